@@ -65,6 +65,18 @@ impl Packing {
         look_bytes: 4 << 20,
         hot_len: 1024,
     };
+
+    /// For tests: dictionaries are trained from a few objects, so that several come and go.
+    #[cfg(test)]
+    pub(crate) const EAGER: Self = Self {
+        packed_bytes_min: 2000,
+        train_bytes_min: 2000,
+        train_bytes_max: 8000,
+        dictionary_bytes: 1024,
+        dictionaries_max: 2,
+        look_bytes: 3000,
+        hot_len: 2,
+    };
 }
 
 /// Packs the cold objects of one cache. Its owner calls [`Packer::step`].

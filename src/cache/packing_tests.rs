@@ -10,16 +10,7 @@ use super::super::{
 use super::*;
 use crate::k8s::{DecodeOptions, Decoder, FieldPath, IndexPath, Resource, ResourceParts, damages};
 
-/// Dictionaries are trained from a few objects, so that several come and go.
-const EAGER: Packing = Packing {
-    packed_bytes_min: 2000,
-    train_bytes_min: 2000,
-    train_bytes_max: 8000,
-    dictionary_bytes: 1024,
-    dictionaries_max: 2,
-    look_bytes: 3000,
-    hot_len: 2,
-};
+const EAGER: Packing = Packing::EAGER;
 
 const LIMITS: Config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 8 };
 

@@ -114,16 +114,6 @@ mod tests {
     use crate::cache::{Config, Delta, cache};
     use crate::k8s::{DecodeOptions, Decoder, Key, Object, Resource, ResourceParts, damages_of_thread};
 
-    const EAGER: Packing = Packing {
-        packed_bytes_min: 2000,
-        train_bytes_min: 2000,
-        train_bytes_max: 8000,
-        dictionary_bytes: 1024,
-        dictionaries_max: 2,
-        look_bytes: 3000,
-        hot_len: 2,
-    };
-
     fn object(name: u8) -> Object {
         let options =
             DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
@@ -146,7 +136,7 @@ mod tests {
         let now =
             tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { Instant::now() });
         let (mut writer, reader) = cache(config, now);
-        let mut packer = writer.packer(EAGER, Arc::new(Backlog::new(Backlog::BYTES_MAX)));
+        let mut packer = writer.packer(Packing::EAGER, Arc::new(Backlog::new(Backlog::BYTES_MAX)));
         list(&mut writer, (0..40).map(object));
         while packer.step() {}
         let key = Key::new("", "o7");

@@ -114,7 +114,9 @@ impl Packed {
         let memory = match File::options().read(true).write(true).open(format!("/proc/{pid}/mem")) {
             Ok(memory) => memory,
             Err(error) => {
-                println!("skipped: the memory of a child process cannot be opened here: {error}");
+                println!(
+                    "skipped: no access to a child's memory ({error}); set kernel.yama.ptrace_scope to 0 or 1"
+                );
                 return false;
             }
         };
