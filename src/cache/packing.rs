@@ -50,7 +50,8 @@ pub struct Packing {
     pub dictionaries_max: usize,
     /// Bytes of JSON after which it is looked at whether the dictionary still fits.
     pub look_bytes: usize,
-    /// Number of newest changes in the journal whose objects are not packed. Readers that are further behind unpack what they get.
+    /// Number of newest changes in the journal whose objects are not packed. Readers that are further behind unpack what they get. If
+    /// more objects than these change between two looks of the driver, which are a second apart, all of them stay unpacked until the next look.
     pub hot_len: u64,
 }
 
@@ -63,7 +64,7 @@ impl Packing {
         dictionary_bytes: 32 << 10,
         dictionaries_max: 4,
         look_bytes: 4 << 20,
-        hot_len: 1024,
+        hot_len: 256,
     };
 
     /// For tests: dictionaries are trained from a few objects, so that several come and go.
