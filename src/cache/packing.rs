@@ -50,13 +50,13 @@ pub struct Packing {
     pub dictionaries_max: usize,
     /// Bytes of JSON after which it is looked at whether the dictionary still fits.
     pub look_bytes: usize,
-    /// Number of newest changes in the journal whose objects are not packed. Readers that are further behind unpack what they get. If
-    /// more objects than these change between two looks of the driver, which are a second apart, all of them stay unpacked until the next look.
+    /// Number of newest changes in the journal whose objects are not packed. Readers that are further behind unpack what they get.
     pub hot_len: u64,
 }
 
 impl Packing {
-    /// A dictionary of 32 KiB holds several objects of a kind. It costs 91 KiB ([`Dictionary::held_bytes`]).
+    /// A dictionary of 32 KiB holds several objects of a kind. It costs 91 KiB ([`Dictionary::held_bytes`]). Live readers that
+    /// keep up have taken a change before 256 others have followed, so only slower ones would gain from more unpacked objects.
     pub const DEFAULT: Self = Self {
         packed_bytes_min: 256 << 10,
         train_bytes_min: 1 << 20,

@@ -16,7 +16,7 @@ use crate::cache::{Backlog, Packer, Packing, Writer};
 /// unpacked.
 const LOOK_LISTING: Duration = Duration::from_millis(20);
 
-/// Time between two looks for objects to pack, later on.
+/// Time between two looks for objects to pack, later on: objects that change in this time are held unpacked, however many they are.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Time after a first list until the dictionary of its first objects is compared with one of all: longer than jemalloc keeps memory that
