@@ -11,6 +11,7 @@ use std::ops::Range;
 use uuid::Uuid;
 use wide::u8x16;
 
+use super::places::{Places, Span};
 use super::shorthand::{DIGITS_MIN, Held, MARK, NUMBERED_MAX, TIME_BITS, form};
 
 /// Bytes that are written at once.
@@ -35,6 +36,8 @@ struct Expansion<'e> {
     json: &'e mut [u8],
     /// The JSON up to here is written. Never beyond the JSON's length.
     end: usize,
+    /// Where the JSON has the texts of uid, version and labels that have a mark.
+    places: Places,
     /// Where the JSON has the values that can be referred to.
     numbered: &'e mut Vec<Range<usize>>,
 }
@@ -42,22 +45,31 @@ struct Expansion<'e> {
 // === impl Expander ===
 
 impl Expander {
-    /// Makes the JSON again from the text with marks, the values, and the texts that are held beside them. `len` is its length.
+    /// Makes the JSON again from the text with marks, the values, and the texts that are held beside them. `len` is its length. The places
+    /// are those of the marks of uid, version and labels.
     ///
     /// `None` if they do not make JSON of this length. The caller's checksum finds other damage.
-    pub(super) fn expand(&mut self, text: &[u8], values: &[u8], held: Held<'_>, len: usize) -> Option<&[u8]> {
+    pub(super) fn expand(
+        &mut self,
+        text: &[u8],
+        values: &[u8],
+        held: Held<'_>,
+        len: usize,
+    ) -> Option<(&[u8], Places)> {
         if self.json.len() < len {
             // A new buffer: to grow the old one would copy it, and write zeros.
             self.json = vec![0; len];
         }
         self.numbered.clear();
         let json = &mut self.json[..len];
-        let mut expansion = Expansion { text, values, json, end: 0, numbered: &mut self.numbered };
+        let (places, numbered) = (Places::default(), &mut self.numbered);
+        let mut expansion = Expansion { text, values, json, end: 0, places, numbered };
         while let Some(form) = expansion.put_text_and_digits()? {
             expansion.put_form(form, held)?;
         }
         let is_whole = expansion.text.is_empty() && expansion.values.is_empty() && expansion.end == len;
-        is_whole.then_some(&self.json[..len])
+        let places = expansion.places;
+        is_whole.then_some((&self.json[..len], places))
     }
 
     /// Gives the buffer for JSON back if it has more bytes.
@@ -95,9 +107,7 @@ impl Expansion<'_> {
         match form {
             form::NAME => self.put_quoted(held.key.name()),
             form::NAMESPACE => self.put_quoted(held.key.namespace()),
-            form::UID => self.put_bytes(held.uid.as_bytes()),
-            form::VERSION => self.put_formatted(format_args!("{}", held.version)),
-            form::LABELS => self.put_bytes(held.labels.as_bytes()),
+            form::UID | form::VERSION | form::LABELS => self.put_identity(form, held),
             form::AGAIN => {
                 let (number, rest) = self.text.split_first()?;
                 self.text = rest;
@@ -110,6 +120,27 @@ impl Expansion<'_> {
                 Some(())
             }
         }
+    }
+
+    /// Writes uid, version or labels, and notes their place.
+    fn put_identity(&mut self, form: u8, held: Held<'_>) -> Option<()> {
+        let start = self.end as u32;
+        let place = match form {
+            form::UID => {
+                self.put_bytes(held.uid.as_bytes())?;
+                &mut self.places.uid
+            }
+            form::VERSION => {
+                self.put_formatted(format_args!("{}", held.version))?;
+                &mut self.places.version
+            }
+            _ => {
+                self.put_bytes(held.labels.as_bytes())?;
+                &mut self.places.labels
+            }
+        };
+        *place = Span { start, end: self.end as u32 };
+        Some(())
     }
 
     /// Writes the first of the values, of this form.

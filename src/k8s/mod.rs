@@ -25,6 +25,7 @@ mod selector_set;
 mod shorthand;
 mod status;
 pub mod table;
+mod training;
 mod watch_event;
 mod words;
 

@@ -397,10 +397,10 @@ impl Object {
         Self::new(self.key().clone(), self.resource_version().clone(), places, &mut buffer, 0)
     }
 
-    /// The same object with damaged bytes.
+    /// The same object with damaged bytes, which do not belong to its uid.
     #[cfg(test)]
     pub(crate) fn damaged(&self) -> Self {
-        self.damaged_at(20, 0xff)
+        self.damaged_at(self.data().len() - 1, 0xff)
     }
 
     /// The same object with another byte at a place of its packed bytes.

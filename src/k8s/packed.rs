@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use triomphe::ThinArc;
 use uuid::Uuid;
-use zstd::dict::{DecoderDictionary, from_samples};
+use zstd::dict::DecoderDictionary;
 use zstd::zstd_safe::DCtx;
 
 use super::expand::Expander;
@@ -24,10 +24,6 @@ use super::{Key, ResourceVersion};
 
 /// A thread keeps room for frames, texts with marks and JSON, up to this size each.
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
-
-/// Bytes of objects for each byte of a dictionary that zstd chooses from them. Its search takes milliseconds, and with less text
-/// there is little to choose; zstd's manual recommends 100.
-const CHOICE_MIN: usize = 8;
 
 /// Number of times that packed bytes could not be unpacked, in this process.
 static DAMAGES: AtomicU64 = AtomicU64::new(0);
@@ -47,6 +43,8 @@ pub struct Dictionary {
 pub(super) struct PackedRef<'d> {
     /// The length of the uid's text, or [`UUID`]; the uid; where the version, the uid and the labels stand in the JSON; the number of
     /// bytes of the values; the values; then a zstd frame of the text with marks, without its first four bytes.
+    ///
+    /// Most data begin with [`USUAL`] and have less.
     pub(super) data: &'d [u8],
     pub(super) common: &'d Common,
     /// Bytes of the JSON.
@@ -58,18 +56,19 @@ pub(super) struct PackedRef<'d> {
 /// What stands in packed data.
 struct Parts<'d> {
     uid: Uid<'d>,
-    places: PackedPlaces<'d>,
+    /// Where the version starts, how many bytes it has, where the uid starts, and where the labels start. How many bytes uid and labels
+    /// have is known. `None`: all of them have marks.
+    places: Option<[usize; 4]>,
     values: &'d [u8],
-    /// A zstd frame without its first four bytes.
-    frame: &'d [u8],
+    frame: Frame<'d>,
 }
 
-/// Where the identity stands in the JSON. How many bytes uid and labels have is known.
-struct PackedPlaces<'d> {
-    /// Where the version starts, how many bytes it has, where the uid starts, and where the labels start.
-    numbers: [usize; 4],
-    /// The numbers as they are held. The checksum covers them.
-    bytes: &'d [u8],
+/// A zstd frame as it is held.
+enum Frame<'d> {
+    /// Without its first four bytes.
+    Whole(&'d [u8]),
+    /// The content of its only block.
+    Block(&'d [u8]),
 }
 
 /// A uid as it is held.
@@ -88,6 +87,15 @@ const MAGIC: [u8; 4] = zstd::zstd_safe::MAGICNUMBER.to_le_bytes();
 
 /// In the place of the length of a uid: it is held as the 16 bytes of a UUID, as API servers give them.
 const UUID: u8 = u8::MAX;
+
+/// The same for data without places, as the text has marks there, and with the content of the frame's only block instead of the frame.
+const USUAL: u8 = UUID - 1;
+
+/// The head of a frame of one block as it is unpacked: none of the optional fields, and a window of 128 KiB, the most that a block may have.
+const ONE_BLOCK: [u8; 2] = [0, (17 - 10) << 3];
+
+/// The lowest bits of the head of a block: it is the last one, and it is compressed.
+const LAST_COMPRESSED: u32 = 0b101;
 
 /// Packed bytes that do not unpack to what was packed. They were read back once when they were packed, so the process'
 /// memory has changed since.
@@ -130,22 +138,10 @@ thread_local! {
 // === impl Dictionary ===
 
 impl Dictionary {
-    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind, in shorter forms. If they hold too little text for zstd
-    /// to choose from ([`CHOICE_MIN`]), the text of the first ones is the dictionary.
-    pub(super) fn new(samples: &[Shortened], common_values: CommonValues, bytes_max: usize) -> Self {
-        let samples: Vec<&[u8]> = samples.iter().map(|sample| &sample.text[..]).collect();
-        let has_choice = samples.iter().map(|sample| sample.len()).sum::<usize>() >= CHOICE_MIN * bytes_max;
-        let chosen = has_choice.then(|| from_samples(&samples, bytes_max).ok()).flatten();
-        let bytes = chosen.unwrap_or_else(|| {
-            let mut text = Vec::with_capacity(bytes_max);
-            for sample in samples {
-                let room = bytes_max - text.len();
-                text.extend_from_slice(&sample[..sample.len().min(room)]);
-            }
-            text
-        });
+    /// A dictionary of this text.
+    pub(super) fn new(bytes: &[u8], common_values: CommonValues) -> Self {
         Self {
-            decoder: DecoderDictionary::copy(&bytes),
+            decoder: DecoderDictionary::copy(bytes),
             bytes: bytes.into(),
             common_values,
             damaged: AtomicBool::new(false),
@@ -219,12 +215,20 @@ impl Hash for Common {
 
 /// The packed data of an object: its uid, its places, its values in shorter forms, and the zstd frame of the rest. `None` if it is no
 /// frame, if the uid is longer than what is held of its length, or if the version ends before it starts.
-pub(super) fn data_of(uid: &str, places: Places, values: &[u8], frame: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn data_of(uid: &str, places: Places, shortened: &Shortened, frame: &[u8]) -> Option<Vec<u8>> {
     let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
     let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
+    let frame = frame.strip_prefix(&MAGIC)?;
+    let block = block_of(frame).filter(|_| shortened.has_places);
+    let values = &shortened.values;
+    if let (Some(uuid), Some(block)) = (&uuid, block) {
+        let mut data = [&[USUAL], &uuid.as_bytes()[..]].concat();
+        write_len(values.len(), &mut data);
+        return Some([&data, &values[..], block].concat());
+    }
     let (form, uid) = match &uuid {
         Some(uuid) => (UUID, &uuid.as_bytes()[..]),
-        None => (u8::try_from(uid.len()).ok().filter(|len| *len != UUID)?, uid.as_bytes()),
+        None => (u8::try_from(uid.len()).ok().filter(|len| *len < USUAL)?, uid.as_bytes()),
     };
     let mut data = [&[form], uid].concat();
     let Places { uid, version, labels } = places;
@@ -232,18 +236,27 @@ pub(super) fn data_of(uid: &str, places: Places, values: &[u8], frame: &[u8]) ->
         write_len(number as usize, &mut data);
     }
     write_len(values.len(), &mut data);
-    data.extend_from_slice(values);
-    data.extend_from_slice(frame.strip_prefix(&MAGIC)?);
-    Some(data)
+    Some([&data, &values[..], frame].concat())
+}
+
+/// The content of the only block of a frame without its first four bytes; `None` if it has several, or one that is not compressed.
+fn block_of(frame: &[u8]) -> Option<&[u8]> {
+    let ([fields, _window, head @ ..], block) = frame.split_first_chunk::<5>()?;
+    (*fields == ONE_BLOCK[0] && *head == block_head(block.len())?).then_some(block)
+}
+
+/// The three bytes before a frame's last block, which is compressed and has this length. `None` for one too long.
+fn block_head(len: usize) -> Option<[u8; 3]> {
+    let [low, middle, high, over] =
+        (u32::try_from(len).ok()?.checked_mul(8)? | LAST_COMPRESSED).to_le_bytes();
+    (over == 0).then_some([low, middle, high])
 }
 
 impl<'d> PackedRef<'d> {
-    /// What is packed of some JSON, by the dictionary in `common`. `None` if the JSON is longer than what is held of its length, or if the
-    /// data is none of [`data_of`].
-    pub(super) fn new(data: &'d [u8], common: &'d Common, json: &[u8]) -> Option<Self> {
-        let packed = Self { data, common, len: u32::try_from(json.len()).ok()?, checksum: 0 };
-        let checksum = checksum(json, packed.parts()?.places.bytes);
-        Some(Self { checksum, ..packed })
+    /// What is packed of some JSON, by the dictionary in `common`. `None` if the JSON is longer than what is held of its length.
+    pub(super) fn new(data: &'d [u8], common: &'d Common, json: &[u8], places: Places) -> Option<Self> {
+        let (len, checksum) = (u32::try_from(json.len()).ok()?, checksum(json, places));
+        Some(Self { data, common, len, checksum })
     }
 
     pub(super) fn uid(&self) -> Cow<'d, str> {
@@ -257,7 +270,7 @@ impl<'d> PackedRef<'d> {
     /// The uid, and what stands after it; `None` where damaged bytes have neither.
     fn uid_and_rest(&self) -> Option<(Uid<'d>, &'d [u8])> {
         let (form, rest) = self.data.split_first()?;
-        if *form == UUID {
+        if matches!(*form, UUID | USUAL) {
             let (uuid, rest) = rest.split_first_chunk()?;
             return Some((Uid::Uuid(Uuid::from_bytes(*uuid)), rest));
         }
@@ -267,20 +280,23 @@ impl<'d> PackedRef<'d> {
 
     /// `None` where the bytes are damaged.
     fn parts(&self) -> Option<Parts<'d>> {
-        let (uid, rest) = self.uid_and_rest()?;
-        let (mut numbers, mut after) = ([0; 4], rest);
-        for number in &mut numbers {
-            (*number, after) = read_len(after)?;
+        let (uid, mut rest) = self.uid_and_rest()?;
+        let is_usual = self.data.first() == Some(&USUAL);
+        let mut places = None;
+        if !is_usual {
+            for number in places.insert([0; 4]) {
+                (*number, rest) = read_len(rest)?;
+            }
         }
-        let places = PackedPlaces { numbers, bytes: &rest[..rest.len() - after.len()] };
-        let (values_len, rest) = read_len(after)?;
+        let (values_len, rest) = read_len(rest)?;
         let (values, frame) = rest.split_at_checked(values_len)?;
+        let frame = if is_usual { Frame::Block(frame) } else { Frame::Whole(frame) };
         Some(Parts { uid, places, values, frame })
     }
 
-    /// Where in the JSON the identity stands. `None` where the bytes are damaged.
-    fn places(&self, parts: &Parts<'_>) -> Option<Places> {
-        let [version, version_len, uid, labels] = parts.places.numbers;
+    /// Where in the JSON the identity stands. `marked` are the places of its marks. `None` where the bytes are damaged.
+    fn places(&self, parts: &Parts<'_>, marked: Places) -> Option<Places> {
+        let Some([version, version_len, uid, labels]) = parts.places else { return Some(marked) };
         let uid_len = match parts.uid {
             Uid::Uuid(_) => uuid::fmt::Hyphenated::LENGTH,
             Uid::Text(uid) => uid.len(),
@@ -345,26 +361,32 @@ impl Unpacker {
         version: &ResourceVersion,
     ) -> Option<(&[u8], Places)> {
         let parts = packed.parts()?;
-        let places = packed.places(&parts)?;
-        let Parts { uid, values, frame, .. } = parts;
         let len = packed.len as usize;
         self.frame.clear();
         self.frame.extend_from_slice(&MAGIC);
-        self.frame.extend_from_slice(frame);
+        match parts.frame {
+            Frame::Whole(frame) => self.frame.extend_from_slice(frame),
+            Frame::Block(block) => {
+                self.frame.extend_from_slice(&ONE_BLOCK);
+                self.frame.extend_from_slice(&block_head(block.len())?);
+                self.frame.extend_from_slice(block);
+            }
+        }
         self.text.clear();
         // A mark is never longer than the text that it replaces.
         self.text.reserve(len);
         let dictionary = packed.dictionary().decoder.as_ddict();
         self.context.decompress_using_ddict(&mut self.text, &self.frame, dictionary).ok()?;
         let mut uuid_text = Uuid::encode_buffer();
-        let uid = match uid {
+        let uid = match parts.uid {
             Uid::Uuid(uuid) => uuid.hyphenated().encode_lower(&mut uuid_text),
             Uid::Text(uid) => uid,
         };
         let held = Held { key, uid, version, labels: packed.common.labels() };
-        let json = self.expander.expand(&self.text, values, held, len)?;
+        let (json, marked) = self.expander.expand(&self.text, parts.values, held, len)?;
+        let places = packed.places(&parts, marked)?;
         // Beside the checksum, what the rest of the program relies on.
-        let is_whole = checksum(json, parts.places.bytes) == packed.checksum;
+        let is_whole = checksum(json, places) == packed.checksum;
         (is_whole && std::str::from_utf8(json).is_ok()).then_some((json, places))
     }
 
@@ -380,10 +402,10 @@ impl Unpacker {
 }
 
 /// The CRC-32 of an object's JSON, and of the places in it.
-fn checksum(json: &[u8], places: &[u8]) -> u32 {
+fn checksum(json: &[u8], places: Places) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(json);
-    hasher.update(places);
+    hasher.update(&places.to_bytes());
     hasher.finalize()
 }
 

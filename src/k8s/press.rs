@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use zstd::bulk::Compressor;
@@ -13,7 +14,7 @@ use super::packed::{Common, Dictionary, PackedRef, data_of};
 use super::shorthand::{CommonValues, Held, HeldAt, Numbers, Shortened, shorten};
 
 /// zstd's level: its default, a balance of time and bytes.
-const LEVEL: i32 = 3;
+pub(super) const LEVEL: i32 = 3;
 
 /// What a packed object has to save beside a fifth of its JSON, in bytes: for less, the time to unpack is not worth it.
 const OVERHEAD_BYTES: usize = 64;
@@ -41,24 +42,20 @@ impl Press {
     /// The same objects, packed; `None` for those that are packed already or do not get small enough. What is packed is unpacked and
     /// compared.
     pub fn pack(&self, objects: &[Object], labels: &mut CommonLabels) -> Vec<Option<Object>> {
-        let compressor = Compressor::with_prepared_dictionary(&self.encoder).and_then(|mut compressor| {
-            compressor.set_parameter(CParameter::ChecksumFlag(false))?;
-            compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
-            compressor.set_parameter(CParameter::DictIdFlag(false))?;
-            Ok(compressor)
-        });
-        let Ok(mut compressor) = compressor else { return objects.iter().map(|_| None).collect() };
+        let Ok(mut compressor) = compressor(&self.encoder) else {
+            return objects.iter().map(|_| None).collect();
+        };
         let (mut frame, mut numbers) = (Vec::new(), Numbers::default());
         let mut pack = |object: &Object| {
-            let Shortened { text, values } =
-                shortened(object, self.dictionary.common_values(), &mut numbers)?;
+            let shortened = shortened(object, self.dictionary.common_values(), &mut numbers)?;
+            let text = &shortened.text;
             let json = object.plain_json()?;
             frame.clear();
             frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
-            compressor.compress_to_buffer(&text, &mut frame).ok()?;
+            compressor.compress_to_buffer(text, &mut frame).ok()?;
             let common = labels.of(&self.dictionary, object.labels_json());
-            let data = data_of(&object.uid(), object.places(), &values, &frame)?;
-            let packed = PackedRef::new(&data, &common, json)?;
+            let data = data_of(&object.uid(), object.places(), &shortened, &frame)?;
+            let packed = PackedRef::new(&data, &common, json, object.places())?;
             // Below a fifth, the time to unpack is not worth it.
             if (data.len() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
@@ -72,20 +69,21 @@ impl Press {
     }
 }
 
-impl Dictionary {
-    /// Makes a dictionary of at most `bytes_max` bytes from objects of one kind. `None` if all of them are packed.
-    pub fn train(objects: &[Object], bytes_max: usize) -> Option<Self> {
-        let plain: Vec<_> = objects.iter().filter_map(Object::plain_json).collect();
-        let common_values = CommonValues::of(plain.into_iter());
-        let mut numbers = Numbers::default();
-        let mut shortened = |object| shortened(object, &common_values, &mut numbers);
-        let samples: Vec<_> = objects.iter().filter_map(&mut shortened).collect();
-        (!samples.is_empty()).then(|| Self::new(&samples, common_values, bytes_max))
-    }
+/// What makes zstd's frames, without what an object's head has.
+pub(super) fn compressor<'d>(encoder: &'d EncoderDictionary<'_>) -> io::Result<Compressor<'d>> {
+    let mut compressor = Compressor::with_prepared_dictionary(encoder)?;
+    compressor.set_parameter(CParameter::ChecksumFlag(false))?;
+    compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
+    compressor.set_parameter(CParameter::DictIdFlag(false))?;
+    Ok(compressor)
 }
 
 /// The JSON of an object in shorter forms, but for values that many objects have. `None` if the object is packed.
-fn shortened(object: &Object, common_values: &CommonValues, numbers: &mut Numbers) -> Option<Shortened> {
+pub(super) fn shortened(
+    object: &Object,
+    common_values: &CommonValues,
+    numbers: &mut Numbers,
+) -> Option<Shortened> {
     let json = object.plain_json()?;
     let uid = object.uid();
     let held = Held {

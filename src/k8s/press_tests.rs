@@ -142,7 +142,7 @@ fn uids_of_any_form_are_packed_losslessly() {
         "{6e1f2a00-1c4e-4f0a-9a51-00000000000a}",
         "",
         "quoted \"text\"",
-        &"x".repeat(254),
+        &"x".repeat(253),
     ];
     let objects: Vec<_> = uids.iter().zip(1..).map(|(uid, at)| pod_of(at, uid, "fine")).collect();
     for (object, packed) in objects.iter().zip(packed_of(&objects)) {
@@ -150,8 +150,39 @@ fn uids_of_any_form_are_packed_losslessly() {
         assert_eq!((packed.uid(), packed.json()), (object.uid(), object.json()));
         assert_eq!(Object::plain(packed).places(), object.places());
     }
-    let objects = [pod_of(1, &"x".repeat(255), "fine")];
+    let objects = [pod_of(1, &"x".repeat(254), "fine")];
     assert!(packed_of(&objects)[0].is_none(), "there is no form for a uid of this length");
+}
+
+#[test]
+fn the_identity_stands_at_the_same_places_in_unpacked_json() {
+    let uuid = "6e1f2a00-1c4e-4f0a-9a51-00000000000a";
+    let object = |version: &str, labels: &str, note: &str| {
+        let metadata = format!(r#""name":"web","uid":"{uuid}","resourceVersion":"{version}"{labels}"#);
+        let status = format!(r#""ready":"{}","note":"{note}""#, "yes ".repeat(200));
+        decoder().object(&format!(r#"{{"metadata":{{{metadata}}},"status":{{{status}}}}}"#)).unwrap()
+    };
+    let labels = r#","labels":{"app":"web"}"#;
+    let long: String =
+        (0..100_000).map(|at: u32| format!("{},", at.wrapping_mul(0x9e37_79b9) % 1000)).collect();
+    let objects = [
+        object("1234", labels, "usual"),
+        // Texts that are no longer than a mark have none.
+        object("12", labels, "short version"),
+        object("1234", r#","labels":{}"#, "empty labels"),
+        object("1234", "", "no labels"),
+        // A block of a frame has at most 128 KiB.
+        object("1234", labels, &long),
+    ];
+    let packed: Vec<_> = packed_of(&objects).into_iter().map(Option::unwrap).collect();
+    for (object, packed) in objects.iter().zip(&packed) {
+        assert_eq!(packed.json(), object.json());
+        let plain = Object::plain(packed.clone());
+        assert_eq!((plain.places(), plain.labels_json()), (object.places(), object.labels_json()));
+    }
+    let [usual, short, ..] = &packed[..] else { unreachable!() };
+    // The places, and the head of the frame and of its block.
+    assert!(usual.held_bytes() + 8 < short.held_bytes(), "{usual:?}");
 }
 
 #[test]
@@ -177,7 +208,7 @@ proptest! {
     /// Unpacking damaged bytes gives the object or an error.
     #[test]
     fn damaged_bytes_are_detected(at in any::<usize>(), mask in 1..=255u8, which in 0..50usize) {
-        let objects: Vec<_> = (1..51).map(|at| pod(at, "fine")).collect();
+        let objects: Vec<_> = (75..125).map(|at| pod(at, "fine")).collect();
         let object = packed_of(&objects)[which].clone().unwrap();
         let damaged = object.damaged_at(at, mask);
         let before = damages();
@@ -213,7 +244,7 @@ proptest! {
         let object = packed_of(&objects)[which].clone().unwrap();
         let Places { uid, version, labels } = objects[which].places();
         let numbers = [version.start, version.end - version.start, uid.start, labels.start];
-        // Of a number, each byte has seven bits. The mask does not change its length.
+        // These versions are no longer than a mark, so the places are held. Of a number, each byte has seven bits. The mask does not change its length.
         let len: usize = numbers.iter().map(|number| if *number < 0x80 { 1 } else { 2 }).sum();
         // They follow the uid's form and its 16 bytes.
         for at in 17..17 + len {

@@ -96,6 +96,8 @@ pub(super) struct Shortened {
     pub(super) text: Vec<u8>,
     /// The values, in their order.
     pub(super) values: Vec<u8>,
+    /// Whether uid, version and labels each have a mark, and the labels only where there are some. Then the marks tell their places.
+    pub(super) has_places: bool,
 }
 
 /// A value of the JSON and its form.
@@ -143,17 +145,20 @@ pub(super) fn shorten(
         json,
         words: Words::of(json),
         common,
-        shortened: Shortened { text: Vec::with_capacity(json.len()), values: Vec::new() },
+        shortened: Shortened { text: Vec::with_capacity(json.len()), values: Vec::new(), has_places: false },
         written: 0,
         numbers,
     };
+    let mut unmarked = 2 + usize::from(!at.labels.is_empty());
     for (text, form) in held.places(json, at) {
         // A label's value may be the name.
         if text.start >= shortener.written {
             shortener.values_until(text.start);
             shortener.mark(text, form);
+            unmarked -= usize::from(matches!(form, form::UID | form::VERSION | form::LABELS));
         }
     }
+    shortener.shortened.has_places = unmarked == 0;
     shortener.values_until(json.len());
     shortener.write_until(json.len());
     Some(shortener.shortened)

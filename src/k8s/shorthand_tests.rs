@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::expand::Expander;
+use super::super::places::Span;
 use super::*;
 
 const UID: &str = "6e1f2a00-1c4e-4f0a-9a51-00000000000a";
@@ -19,25 +20,26 @@ fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonVa
         start..start + text.len()
     };
     let held = Held { key, uid: UID, version, labels: r#"{"app":"web"}"# };
-    let at = HeldAt {
-        uid: span(UID),
-        version: span(r#""resourceVersion":""#).end..span(r#""},"rest"#).start,
-        labels: span(held.labels),
-    };
+    let version_at = span(r#""resourceVersion":""#).end..span(r#""},"rest"#).start;
+    let at = HeldAt { uid: span(UID), version: version_at.clone(), labels: span(held.labels) };
     let shortened =
         shorten(json.as_bytes(), held, at, common, &mut Numbers::default()).expect("it has no marks");
     assert!(shortened.text.len() <= json.len());
-    let Shortened { text, values } = &shortened;
+    let Shortened { text, values, .. } = &shortened;
     let mut expander = Expander::default();
-    let expanded = expander.expand(text, values, held, json.len()).expect("undamaged");
+    let (expanded, marked) = expander.expand(text, values, held, json.len()).expect("undamaged");
     assert_eq!(String::from_utf8_lossy(expanded), json);
+    let places = [marked.uid, marked.version, marked.labels].map(Span::range);
+    // A version of two digits is no longer than a mark.
+    assert_eq!(shortened.has_places, version.to_string().len() > 2);
+    assert_eq!(shortened.has_places, places == [span(UID), version_at, span(held.labels)]);
     shortened
 }
 
 /// The text and the bytes of values that stand for this text of an object.
 fn of_text(rest: &str) -> (Vec<u8>, Vec<u8>) {
     let (json, key, version) = object("web-1", "17", rest);
-    let Shortened { text, values } = shortened(&json, &key, &version, &CommonValues::default());
+    let Shortened { text, values, .. } = shortened(&json, &key, &version, &CommonValues::default());
     let start = memmem::find(&text, br#""rest":""#).unwrap() + 8;
     (text[start..text.len() - 2].to_owned(), values)
 }
@@ -97,7 +99,7 @@ fn a_value_is_held_once() {
 fn texts_that_are_held_beside_are_left_out() {
     let (json, key, version) = object("web-1", "17", "web-1 or 17");
     let json = json.replace("web-1 or 17", r#"","host":"web-1","more":"shop"#);
-    let Shortened { text, values } = shortened(&json, &key, &version, &CommonValues::default());
+    let Shortened { text, values, .. } = shortened(&json, &key, &version, &CommonValues::default());
     let metadata = r#"{"metadata":{"labels":@L,"name":@N,"namespace":@S,"uid":"@U","resourceVersion":"17"}"#;
     let expected = format!(r#"{metadata},"rest":"","host":@N,"more":@S}}"#);
     assert_eq!((String::from_utf8(text).unwrap().replace('\u{1}', "@"), values.len()), (expected, 0));
@@ -113,7 +115,7 @@ fn common_values_stay_in_the_text() {
     let objects: Vec<_> = (0..10).map(|at| object("web-1", "17", &rest(at)).0).collect();
     let common = CommonValues::of(objects.iter().map(String::as_bytes));
     let (json, key, version) = object("web-1", "17", &rest(7));
-    let Shortened { text, values } = shortened(&json, &key, &version, &common);
+    let Shortened { text, values, .. } = shortened(&json, &key, &version, &common);
     let text = String::from_utf8_lossy(&text).into_owned();
     assert!(text.contains("image deadbeef00 id \u{1}"), "{text}");
     assert_eq!(values, [0, 0, 0, 7, 0xf0]);

@@ -30,10 +30,10 @@ const PODS: usize = 1000;
 /// The start of a list's objects. What stands before it differs from list to list.
 const ITEMS: &str = r#""items":["#;
 
-/// Byte by which packed data says that a UUID follows.
-const UUID_FOLLOWS: u8 = u8::MAX;
+/// Bytes by which packed data says that a UUID follows: with the places of the identity behind it, and in the usual form without.
+const UUID_FOLLOWS: [u8; 2] = [u8::MAX, u8::MAX - 1];
 
-/// Offsets of the changed byte from that byte. The uid and the places end before 26. The values follow, some 264 bytes in these pods: any
+/// Offsets of the changed byte from that byte. The uid and any places end before 26. The values follow, some 264 bytes in these pods: any
 /// change of them changes the JSON.
 const DEPTHS: [u64; 4] = [26, 40, 60, 90];
 
@@ -140,10 +140,9 @@ async fn pause() {
 /// Changes a byte at each place where a process' memory has packed data with this uid. Returns the number of places.
 fn flip(memory: &File, pid: u32, uid: &str, depth: u64) -> io::Result<usize> {
     let digits: String = uid.chars().filter(|letter| *letter != '-').collect();
-    let mut wanted = vec![UUID_FOLLOWS];
-    wanted
-        .extend((0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()));
-    assert_eq!(wanted.len(), 17, "{uid} is a UUID");
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    let wanted: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+    assert_eq!(wanted.len(), 16, "{uid} is a UUID");
     let mut changed = 0;
     for line in std::fs::read_to_string(format!("/proc/{pid}/maps"))?.lines() {
         let Some((start, end)) = line.split_once(" rw-p").and_then(|(range, _)| range.split_once('-')) else {
@@ -153,7 +152,8 @@ fn flip(memory: &File, pid: u32, uid: &str, depth: u64) -> io::Result<usize> {
         let (start, end) = (number(start), number(end));
         let mut bytes = vec![0; usize::try_from(end - start).unwrap()];
         memory.read_exact_at(&mut bytes, start)?;
-        for at in memchr::memmem::find_iter(&bytes, &wanted) {
+        let found = memchr::memmem::find_iter(&bytes, &wanted).filter_map(|at| at.checked_sub(1));
+        for at in found.filter(|at| UUID_FOLLOWS.contains(&bytes[*at])) {
             // An object's allocation has the length of the data before the data. Elsewhere it is no object.
             let len = bytes[..at].last_chunk().map_or(0, |len| u64::from_ne_bytes(*len));
             if !(depth + 1..PACKED_BYTES_MAX).contains(&len) {
