@@ -44,7 +44,7 @@ pub struct Packing {
     pub train_bytes_min: usize,
     /// Bytes of JSON that a dictionary is trained from, at most.
     pub train_bytes_max: usize,
-    /// Bytes of a dictionary.
+    /// Most bytes of a dictionary.
     pub dictionary_bytes: usize,
     /// Number of dictionaries of one cache. One more is alive while the objects of the oldest are packed anew.
     pub dictionaries_max: usize,
@@ -55,7 +55,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// A dictionary of 32 KiB holds several objects of a kind. It costs 91 KiB ([`Dictionary::held_bytes`]). Live readers that
+    /// A dictionary of 32 KiB may hold several objects of a kind. It costs 91 KiB ([`Dictionary::held_bytes`]). Live readers that
     /// keep up have taken a change before 256 others have followed, so only slower ones would gain from more unpacked objects.
     pub const DEFAULT: Self = Self {
         packed_bytes_min: 256 << 10,
@@ -287,7 +287,12 @@ impl Packer {
     /// everything has to be fetched again.
     pub fn is_damaged(&mut self) -> bool {
         let known = self.dictionaries.iter().chain(&self.retired).filter_map(Weak::upgrade);
-        known.filter(|dictionary| dictionary.take_damaged()).count() > 0
+        let is_damaged = known.filter(|dictionary| dictionary.take_damaged()).count() > 0;
+        if is_damaged {
+            // What is damaged may be what objects have in common, so others are packed without it.
+            (self.current, self.press, self.labels) = (None, None, CommonLabels::default());
+        }
+        is_damaged
     }
 
     /// Packs some cold objects: some milliseconds, but for a step that trains a dictionary. Returns whether it did

@@ -135,7 +135,7 @@ impl Expansion<'_> {
                 &mut self.places.version
             }
             _ => {
-                self.put_bytes(held.labels.as_bytes())?;
+                held.labels.each_piece(|piece| self.put_bytes(piece.as_bytes()))?;
                 &mut self.places.labels
             }
         };

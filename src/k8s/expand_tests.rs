@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::super::labels::{LabelTemplate, Labels, SplitLabels};
 use super::*;
 use crate::k8s::{Key, ResourceVersion};
 
@@ -90,7 +91,10 @@ fn time_of(bytes: &[u8]) -> String {
 #[track_caller]
 fn check_lens(text: &[u8], values: &[u8], lens_of: impl FnOnce(&Result<Vec<u8>, usize>) -> Vec<usize>) {
     let (key, version) = (Key::new("shop", "web-1"), ResourceVersion::from(17));
-    let held = Held { key: &key, uid: UID, version: &version, labels: LABELS };
+    let SplitLabels { template, values: label_values } = SplitLabels::of(LABELS);
+    let template = LabelTemplate::new(&template);
+    let labels = Labels::Parts(&template, &label_values);
+    let held = Held { key: &key, uid: UID, version: &version, labels };
     let expected = expanded(text, values, &key, &version);
     for len in lens_of(&expected) {
         for room in [0, len, len + 1, len + 40] {
@@ -180,7 +184,7 @@ fn values_beyond_the_last_number_have_none() {
 #[test]
 fn a_large_buffer_is_given_back() {
     let (key, version) = (Key::new("shop", "web-1"), ResourceVersion::from(17));
-    let held = Held { key: &key, uid: UID, version: &version, labels: LABELS };
+    let held = Held { key: &key, uid: UID, version: &version, labels: Labels::Json(LABELS) };
     let mut expander = Expander::default();
     for len in [200_000, 10, 200_000] {
         let text = vec![b'a'; len];

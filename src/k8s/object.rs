@@ -13,7 +13,8 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use triomphe::ThinArc;
 
-use super::json::{MemberKey, Text};
+use super::json::MemberKey;
+use super::labels::Labels;
 use super::packed::{Common, PackedRef};
 use super::places::{Places, Span};
 use super::{
@@ -478,16 +479,20 @@ impl Object {
     }
 
     /// The JSON of `metadata.labels`; empty where there is none.
-    pub fn labels_json(&self) -> &str {
-        match &self.head().common {
-            None => text(self.data(), self.places().labels),
-            Some(common) => common.labels(),
-        }
+    pub fn labels_json(&self) -> Cow<'_, str> {
+        self.held_labels().json()
     }
 
     /// `metadata.labels`. Shape: in the order of the JSON, each key once.
     pub fn labels(&self) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
-        read_labels(self.labels_json())
+        self.held_labels().pairs()
+    }
+
+    pub(super) fn held_labels(&self) -> Labels<'_> {
+        match &self.head().common {
+            None => Labels::Json(text(self.data(), self.places().labels)),
+            Some(common) => common.labels(),
+        }
     }
 
     /// The values at these paths. They are read once and stay with the object until another set of paths is asked for.
@@ -525,16 +530,6 @@ impl Object {
         let (kind, api_version) = (resource.kind(), resource.api_version());
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#).into()
     }
-}
-
-/// The pairs of a `metadata.labels` in JSON, in its order; none where the text is empty.
-pub(crate) fn read_labels(text: &str) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
-    if text.is_empty() {
-        return Vec::new();
-    }
-    let mut reader = serde_json::Deserializer::from_str(text);
-    // No API server accepts labels of another shape. If it did, no selector would match them.
-    reader.deserialize_map(StringMap).unwrap_or_default()
 }
 
 fn text(json: &[u8], span: Span) -> &str {
@@ -576,25 +571,5 @@ impl<'de> Visitor<'de> for MetadataSeeker<'_, 'de> {
             map.next_value::<IgnoredAny>()?;
         }
         Ok(())
-    }
-}
-
-/// Reads a JSON object of strings, borrowing where nothing is escaped.
-struct StringMap;
-
-impl<'de> Visitor<'de> for StringMap {
-    type Value = Vec<(Cow<'de, str>, Cow<'de, str>)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of strings")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut pairs = Vec::with_capacity(8);
-        while let Some(Text(key)) = map.next_key()? {
-            let Text(value) = map.next_value()?;
-            pairs.push((key, value));
-        }
-        Ok(pairs)
     }
 }

@@ -3,12 +3,11 @@
 //! Why zstd: it is the codec of that ratio which unpacks a few kilobytes in microseconds, it takes a dictionary, and it is
 //! compiled into informerd already for the compression of answers. The frames hold no checksum, length or number of a dictionary, as
 //! the object's head has them. What is packed is not the JSON but its text in shorter forms ([`super::shorthand`]). The object's uid
-//! stands before it as 16 bytes, where it is read without unpacking. The places of uid, version and labels in the JSON follow it.
+//! stands before it as 16 bytes, where it is read without unpacking.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,6 +17,7 @@ use zstd::dict::DecoderDictionary;
 use zstd::zstd_safe::DCtx;
 
 use super::expand::Expander;
+use super::labels::{LabelTemplate, Labels};
 use super::places::{Places, Span};
 use super::shorthand::{CommonValues, Held, Shortened};
 use super::{Key, ResourceVersion};
@@ -41,10 +41,11 @@ pub struct Dictionary {
 /// The JSON of an object, packed, as its allocation holds it.
 #[derive(Clone, Copy)]
 pub(super) struct PackedRef<'d> {
-    /// The length of the uid's text, or [`UUID`]; the uid; where the version, the uid and the labels stand in the JSON; the number of
-    /// bytes of the values; the values; then a zstd frame of the text with marks, without its first four bytes.
+    /// Mostly: [`USUAL`]; the 16 bytes of the uid; the number of bytes of the values; the values; then the content of the block of a zstd
+    /// frame of the text with marks.
     ///
-    /// Most data begin with [`USUAL`] and have less.
+    /// Otherwise: the length of the uid's text, or [`UUID`]; the uid; where the version, the uid and the labels stand in the JSON; the
+    /// number of bytes of the values; the values; then the zstd frame, without its first four bytes.
     pub(super) data: &'d [u8],
     pub(super) common: &'d Common,
     /// Bytes of the JSON.
@@ -77,10 +78,15 @@ enum Uid<'d> {
     Text(&'d str),
 }
 
-/// What packed objects have in common, as those of one owner do: the dictionary, and the JSON object `metadata.labels`. Two are the same
-/// when their labels are: it is for a set of those with one dictionary.
+/// What packed objects with the same keys of labels have in common.
+pub(super) struct Template {
+    pub(super) dictionary: Arc<Dictionary>,
+    labels: LabelTemplate,
+}
+
+/// What packed objects with the same labels have in common, as those of one owner: their template, and the values of the labels.
 #[derive(Clone)]
-pub(super) struct Common(ThinArc<Arc<Dictionary>, u8>);
+pub(super) struct Common(ThinArc<Arc<Template>, u8>);
 
 /// The four bytes with which every zstd frame begins. They are not held.
 const MAGIC: [u8; 4] = zstd::zstd_safe::MAGICNUMBER.to_le_bytes();
@@ -88,7 +94,8 @@ const MAGIC: [u8; 4] = zstd::zstd_safe::MAGICNUMBER.to_le_bytes();
 /// In the place of the length of a uid: it is held as the 16 bytes of a UUID, as API servers give them.
 const UUID: u8 = u8::MAX;
 
-/// The same for data without places, as the text has marks there, and with the content of the frame's only block instead of the frame.
+/// In the place of the length of a uid: the 16 bytes of a UUID follow. No places are held, as the text has marks for uid, version and
+/// labels. Of the zstd frame, only the content of its one block is held.
 const USUAL: u8 = UUID - 1;
 
 /// The head of a frame of one block as it is unpacked: none of the optional fields, and a window of 128 KiB, the most that a block may have.
@@ -138,7 +145,7 @@ thread_local! {
 // === impl Dictionary ===
 
 impl Dictionary {
-    /// A dictionary of this text.
+    /// A dictionary of this text, or of zstd's tables and a text.
     pub(super) fn new(bytes: &[u8], common_values: CommonValues) -> Self {
         Self {
             decoder: DecoderDictionary::copy(bytes),
@@ -153,7 +160,7 @@ impl Dictionary {
         self.damaged.swap(false, Ordering::AcqRel)
     }
 
-    /// The text by which objects are packed.
+    /// What zstd gets to pack by.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -175,51 +182,50 @@ impl fmt::Debug for Dictionary {
     }
 }
 
+// === impl Template ===
+
+impl Template {
+    /// `labels` is as [`SplitLabels`](super::labels::SplitLabels) has it.
+    pub(super) fn new(dictionary: Arc<Dictionary>, labels: &str) -> Self {
+        Self { dictionary, labels: LabelTemplate::new(labels) }
+    }
+}
+
 // === impl Common ===
 
 impl Common {
-    pub(super) fn new(dictionary: Arc<Dictionary>, labels: &str) -> Self {
-        Self(ThinArc::from_header_and_slice(dictionary, labels.as_bytes()))
+    /// `values` are as [`SplitLabels`](super::labels::SplitLabels) has them.
+    pub(super) fn new(template: Arc<Template>, values: &str) -> Self {
+        Self(ThinArc::from_header_and_slice(template, values.as_bytes()))
     }
 
-    pub(super) fn dictionary(&self) -> &Arc<Dictionary> {
+    pub(super) fn template(&self) -> &Arc<Template> {
         &self.0.header.header
     }
 
-    pub(super) fn labels(&self) -> &str {
+    pub(super) fn dictionary(&self) -> &Arc<Dictionary> {
+        &self.template().dictionary
+    }
+
+    /// The values of the labels.
+    pub(super) fn values(&self) -> &str {
         std::str::from_utf8(&self.0.slice).unwrap_or_default()
     }
-}
 
-impl Borrow<str> for Common {
-    fn borrow(&self) -> &str {
-        self.labels()
-    }
-}
-
-impl PartialEq for Common {
-    fn eq(&self, other: &Self) -> bool {
-        self.labels() == other.labels()
-    }
-}
-
-impl Eq for Common {}
-
-impl Hash for Common {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.labels().hash(state);
+    pub(super) fn labels(&self) -> Labels<'_> {
+        Labels::Parts(&self.template().labels, self.values())
     }
 }
 
 // === impl PackedRef ===
 
-/// The packed data of an object: its uid, its places, its values in shorter forms, and the zstd frame of the rest. `None` if it is no
-/// frame, if the uid is longer than what is held of its length, or if the version ends before it starts.
+/// The packed data of an object: its uid, its places unless marks tell them, its values in shorter forms, and the zstd frame of the rest.
+/// `None` if it is no frame, if the uid is longer than what is held of its length, or if the version ends before it starts.
 pub(super) fn data_of(uid: &str, places: Places, shortened: &Shortened, frame: &[u8]) -> Option<Vec<u8>> {
     let is_canonical = |uuid: &Uuid| *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *uid;
     let uuid = Uuid::try_parse(uid).ok().filter(is_canonical);
     let frame = frame.strip_prefix(&MAGIC)?;
-    let block = block_of(frame).filter(|_| shortened.has_places);
+    let block = block_of(frame).filter(|_| shortened.marks_tell_places);
     let values = &shortened.values;
     if let (Some(uuid), Some(block)) = (&uuid, block) {
         let mut data = [&[USUAL], &uuid.as_bytes()[..]].concat();

@@ -1,16 +1,18 @@
 //! Packs objects by a dictionary of their kind.
 
-use std::collections::HashSet;
 use std::fmt;
+use std::hash::BuildHasher as _;
 use std::io;
 use std::sync::Arc;
 
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use zstd::bulk::Compressor;
 use zstd::dict::EncoderDictionary;
 use zstd::zstd_safe::CParameter;
 
 use super::Object;
-use super::packed::{Common, Dictionary, PackedRef, data_of};
+use super::labels::SplitLabels;
+use super::packed::{Common, Dictionary, PackedRef, Template, data_of};
 use super::shorthand::{CommonValues, Held, HeldAt, Numbers, Shortened, shorten};
 
 /// zstd's level: its default, a balance of time and bytes.
@@ -19,8 +21,8 @@ pub(super) const LEVEL: i32 = 3;
 /// What a packed object has to save beside a fifth of its JSON, in bytes: for less, the time to unpack is not worth it.
 const OVERHEAD_BYTES: usize = 64;
 
-/// Number of labels that are remembered, so that objects of one owner share theirs. Lists are sorted by name, so that such objects follow
-/// each other.
+/// Most sets of labels, and most of their templates, that are remembered, so that objects of one owner share theirs. Lists are sorted by
+/// name, so that such objects follow each other.
 const LABELS_LEN_MAX: usize = 1024;
 
 /// Packs objects by a dictionary.
@@ -31,7 +33,13 @@ pub struct Press {
 
 /// What the objects that were packed last have in common. It outlives a press, as objects that were packed by one dictionary share it.
 #[derive(Default)]
-pub struct CommonLabels(HashSet<Common>);
+pub struct CommonLabels {
+    /// By the text of their labels' template.
+    templates: HashMap<String, Arc<Template>>,
+    /// By template and values.
+    sets: HashTable<Common>,
+    hasher: DefaultHashBuilder,
+}
 
 impl Press {
     /// Makes what packs by this dictionary. It holds tables of zstd's, so it is not to be kept for long.
@@ -53,7 +61,7 @@ impl Press {
             frame.clear();
             frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
             compressor.compress_to_buffer(text, &mut frame).ok()?;
-            let common = labels.of(&self.dictionary, object.labels_json());
+            let common = labels.of(&self.dictionary, &object.labels_json());
             let data = data_of(&object.uid(), object.places(), &shortened, &frame)?;
             let packed = PackedRef::new(&data, &common, json, object.places())?;
             // Below a fifth, the time to unpack is not worth it.
@@ -90,7 +98,7 @@ pub(super) fn shortened(
         key: object.key(),
         uid: &uid,
         version: object.resource_version(),
-        labels: object.labels_json(),
+        labels: object.held_labels(),
     };
     let places = object.places();
     let at =
@@ -101,17 +109,36 @@ pub(super) fn shortened(
 impl CommonLabels {
     /// What packed objects with this dictionary and these labels have in common.
     fn of(&mut self, dictionary: &Arc<Dictionary>, labels: &str) -> Common {
-        if let Some(common) = self.0.get(labels)
-            && Arc::ptr_eq(common.dictionary(), dictionary)
-        {
+        let SplitLabels { template, values } = SplitLabels::of(labels);
+        let template = self.template(dictionary, template);
+        let hash =
+            |template: &Arc<Template>, values: &str| self.hasher.hash_one((Arc::as_ptr(template), values));
+        let sought = hash(&template, &values);
+        let is_same = |one: &Common| Arc::ptr_eq(one.template(), &template) && one.values() == values;
+        if let Some(common) = self.sets.find(sought, is_same) {
             return common.clone();
         }
-        if self.0.len() >= LABELS_LEN_MAX {
-            self.0.clear();
+        if self.sets.len() >= LABELS_LEN_MAX {
+            self.sets.clear();
         }
-        let common = Common::new(dictionary.clone(), labels);
-        self.0.replace(common.clone());
+        let common = Common::new(template, &values);
+        self.sets.insert_unique(sought, common.clone(), |one| hash(one.template(), one.values()));
         common
+    }
+
+    /// The template of labels with this dictionary. Templates of another dictionary are forgotten, as they hold it.
+    fn template(&mut self, dictionary: &Arc<Dictionary>, text: String) -> Arc<Template> {
+        let known = self.templates.get(&text);
+        if let Some(template) = known.filter(|known| Arc::ptr_eq(&known.dictionary, dictionary)) {
+            return template.clone();
+        }
+        if known.is_some() || self.templates.len() >= LABELS_LEN_MAX {
+            self.templates.clear();
+            self.sets.clear();
+        }
+        let template = Arc::new(Template::new(dictionary.clone(), &text));
+        self.templates.insert(text, template.clone());
+        template
     }
 }
 

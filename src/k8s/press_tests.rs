@@ -132,6 +132,88 @@ fn what_a_thread_remembers_does_not_keep_the_dictionary() {
     assert!(held.upgrade().is_none());
 }
 
+/// An object with these labels, as JSON.
+fn labelled(at: usize, labels: &str) -> Object {
+    let metadata = format!(r#""name":"web-{at}","uid":"u-{at}","resourceVersion":"{at}","labels":{labels}"#);
+    let status = format!(r#"{{"ready":"{}"}}"#, "yes ".repeat(100));
+    decoder().object(&format!(r#"{{"metadata":{{{metadata}}},"status":{status}}}"#)).unwrap()
+}
+
+#[test]
+fn labels_of_any_shape_are_packed_losslessly() {
+    let shapes = [
+        r#"{"app":"web","tier":"front"}"#,
+        r#"{"app":"","tier":"\"\\"}"#,
+        r#"{"\u0061pp":"\u0041"}"#,
+        r#"{"app":"\ud800","tier":"x"}"#,
+        r#"{"\ud800":"x","tier":"x"}"#,
+        r#"{"app":1,"tier":["x"]}"#,
+        "{}",
+        "null",
+    ];
+    let objects: Vec<_> = shapes.iter().zip(100..).map(|(labels, at)| labelled(at, labels)).collect();
+    for (object, packed) in objects.iter().zip(packed_of(&objects)) {
+        let packed = packed.unwrap_or_else(|| panic!("{} is not packed", object.labels_json()));
+        assert_eq!((packed.labels_json(), packed.labels()), (object.labels_json(), object.labels()));
+        assert_eq!(packed.json(), object.json());
+        assert_eq!(Object::plain(packed).labels_json(), object.labels_json());
+    }
+}
+
+#[test]
+fn objects_share_their_labels_and_templates() {
+    let labels = |at: usize| format!(r#"{{"app":"web","owner":"{}"}}"#, at / 10);
+    let objects: Vec<_> = (0..100).map(|at| labelled(at, &labels(at))).collect();
+    let dictionary = Arc::new(Dictionary::train(&objects, 4096).unwrap());
+    let mut common = CommonLabels::default();
+    let mut of = |at: usize| common.of(&dictionary, &labels(at));
+    let [one, sibling, other] = [50, 59, 60].map(&mut of);
+    assert_eq!(one.values().as_ptr(), sibling.values().as_ptr());
+    assert_ne!(one.values().as_ptr(), other.values().as_ptr());
+    assert!(Arc::ptr_eq(one.template(), other.template()));
+    // Those of more owners than are remembered are the same labels in another place.
+    (0..20 * LABELS_LEN_MAX).step_by(10).for_each(|at| drop(of(at)));
+    let again = of(50);
+    assert_ne!(one.values().as_ptr(), again.values().as_ptr());
+    assert_eq!(one.labels().json(), again.labels().json());
+}
+
+#[test]
+fn labels_that_are_remembered_do_not_keep_the_dictionary_before() {
+    let objects: Vec<_> = (0..100).map(|at| labelled(at, r#"{"app":"web"}"#)).collect();
+    let train = || Arc::new(Dictionary::train(&objects, 4096).unwrap());
+    let (first, second) = (train(), train());
+    let held = Arc::downgrade(&first);
+    let mut common = CommonLabels::default();
+    drop(common.of(&first, r#"{"app":"web"}"#));
+    drop(common.of(&first, r#"{"tier":"front"}"#));
+    drop(first);
+    assert!(held.upgrade().is_some());
+    common.of(&second, r#"{"app":"web"}"#);
+    assert!(held.upgrade().is_none());
+}
+
+#[test]
+fn each_damaged_byte_of_an_object_of_the_usual_form_is_detected() {
+    let objects: Vec<_> = (100..200).map(|at| pod(at, "fine")).collect();
+    let object = &objects[8];
+    let packed = packed_of(&objects)[8].clone().unwrap();
+    let mut errors = 0;
+    for at in 0..packed.held_bytes() {
+        for mask in [1, 0x80, 0xff] {
+            let damaged = packed.damaged_at(at, mask);
+            match damaged.try_json() {
+                Ok(json) => {
+                    assert_eq!((json, Object::plain(damaged).places()), (object.json(), object.places()))
+                }
+                Err(Damaged) => errors += 1,
+            }
+        }
+    }
+    // A few bits have no meaning.
+    assert!(errors > packed.held_bytes() * 3 - 12, "{errors} of {}", packed.held_bytes() * 3);
+}
+
 #[test]
 fn uids_of_any_form_are_packed_losslessly() {
     let uids = [

@@ -17,6 +17,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use memchr::memmem;
 use uuid::Uuid;
 
+use super::labels::Labels;
 use super::words::{self, Digits, Word, Words};
 use super::{Key, ResourceVersion};
 
@@ -72,7 +73,7 @@ pub(super) struct Held<'a> {
     pub(super) key: &'a Key,
     pub(super) uid: &'a str,
     pub(super) version: &'a ResourceVersion,
-    pub(super) labels: &'a str,
+    pub(super) labels: Labels<'a>,
 }
 
 /// Where uid, version and labels are in the JSON.
@@ -96,8 +97,8 @@ pub(super) struct Shortened {
     pub(super) text: Vec<u8>,
     /// The values, in their order.
     pub(super) values: Vec<u8>,
-    /// Whether uid, version and labels each have a mark, and the labels only where there are some. Then the marks tell their places.
-    pub(super) has_places: bool,
+    /// Whether marks replace uid, version and, if there are any, labels.
+    pub(super) marks_tell_places: bool,
 }
 
 /// A value of the JSON and its form.
@@ -145,7 +146,11 @@ pub(super) fn shorten(
         json,
         words: Words::of(json),
         common,
-        shortened: Shortened { text: Vec::with_capacity(json.len()), values: Vec::new(), has_places: false },
+        shortened: Shortened {
+            text: Vec::with_capacity(json.len()),
+            values: Vec::new(),
+            marks_tell_places: false,
+        },
         written: 0,
         numbers,
     };
@@ -158,7 +163,7 @@ pub(super) fn shorten(
             unmarked -= usize::from(matches!(form, form::UID | form::VERSION | form::LABELS));
         }
     }
-    shortener.shortened.has_places = unmarked == 0;
+    shortener.shortened.marks_tell_places = unmarked == 0;
     shortener.values_until(json.len());
     shortener.write_until(json.len());
     Some(shortener.shortened)
@@ -178,7 +183,7 @@ impl Held<'_> {
         };
         put(self.uid, at.uid, form::UID);
         put(&self.version.to_string(), at.version, form::VERSION);
-        put(self.labels, at.labels, form::LABELS);
+        put(&self.labels.json(), at.labels, form::LABELS);
         for (text, form) in [(self.key.name(), form::NAME), (self.key.namespace(), form::NAMESPACE)] {
             if text.is_empty() {
                 continue;

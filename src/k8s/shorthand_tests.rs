@@ -4,6 +4,7 @@ use super::super::expand::Expander;
 use super::super::places::Span;
 use super::*;
 
+const LABELS: &str = r#"{"app":"web"}"#;
 const UID: &str = "6e1f2a00-1c4e-4f0a-9a51-00000000000a";
 
 /// The JSON of an object of this key, uid, version and labels, with this text.
@@ -19,9 +20,9 @@ fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonVa
         let start = json.find(text).unwrap();
         start..start + text.len()
     };
-    let held = Held { key, uid: UID, version, labels: r#"{"app":"web"}"# };
+    let held = Held { key, uid: UID, version, labels: Labels::Json(LABELS) };
     let version_at = span(r#""resourceVersion":""#).end..span(r#""},"rest"#).start;
-    let at = HeldAt { uid: span(UID), version: version_at.clone(), labels: span(held.labels) };
+    let at = HeldAt { uid: span(UID), version: version_at.clone(), labels: span(LABELS) };
     let shortened =
         shorten(json.as_bytes(), held, at, common, &mut Numbers::default()).expect("it has no marks");
     assert!(shortened.text.len() <= json.len());
@@ -31,8 +32,8 @@ fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonVa
     assert_eq!(String::from_utf8_lossy(expanded), json);
     let places = [marked.uid, marked.version, marked.labels].map(Span::range);
     // A version of two digits is no longer than a mark.
-    assert_eq!(shortened.has_places, version.to_string().len() > 2);
-    assert_eq!(shortened.has_places, places == [span(UID), version_at, span(held.labels)]);
+    assert_eq!(shortened.marks_tell_places, version.to_string().len() > 2);
+    assert_eq!(shortened.marks_tell_places, places == [span(UID), version_at, span(LABELS)]);
     shortened
 }
 
@@ -124,7 +125,7 @@ fn common_values_stay_in_the_text() {
 #[test]
 fn a_text_with_marks_is_not_shortened() {
     let (key, version) = (Key::new("", "n"), ResourceVersion::new("1"));
-    let held = Held { key: &key, uid: "", version: &version, labels: "" };
+    let held = Held { key: &key, uid: "", version: &version, labels: Labels::Json("") };
     let at = HeldAt { uid: 0..0, version: 0..0, labels: 0..0 };
     assert_eq!(
         shorten(b"{\"a\":\"\x01N\"}", held, at, &CommonValues::default(), &mut Numbers::default()),
