@@ -15,8 +15,8 @@ use crate::simulator::{Rhythm, Simulator};
 
 const MEGABYTE: f64 = 1e6;
 const GROUP: &str = "packing";
-/// jemalloc returns pages that are no longer needed in at most two rounds of ten seconds, as a round spares the last 1,024 pages.
-const REST: Duration = Duration::from_secs(30);
+/// jemalloc returns pages that are no longer needed for up to a minute: in rounds of ten seconds, each of which spares the last 1,024 pages.
+const REST: Duration = Duration::from_secs(60);
 
 /// The reads. The first list of everything also computes the content hash of each object, for the list's ETag.
 const READS: [&str; 4] =
