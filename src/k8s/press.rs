@@ -58,9 +58,7 @@ impl Press {
             let shortened = shortened(object, self.dictionary.common_values(), &mut numbers)?;
             let text = &shortened.text;
             let json = object.plain_json()?;
-            frame.clear();
-            frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
-            compressor.compress_to_buffer(text, &mut frame).ok()?;
+            write_frame(&mut compressor, text, &mut frame)?;
             let common = labels.of(&self.dictionary, &object.labels_json());
             let data = data_of(&object.uid(), object.places(), &shortened, &frame)?;
             let packed = PackedRef::new(&data, &common, json, object.places())?;
@@ -84,6 +82,13 @@ pub(super) fn compressor<'d>(encoder: &'d EncoderDictionary<'_>) -> io::Result<C
     compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
     compressor.set_parameter(CParameter::DictIdFlag(false))?;
     Ok(compressor)
+}
+
+/// Replaces what is in `frame` with the frame of a text.
+pub(super) fn write_frame(compressor: &mut Compressor<'_>, text: &[u8], frame: &mut Vec<u8>) -> Option<()> {
+    frame.clear();
+    frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
+    compressor.compress_to_buffer(text, frame).is_ok().then_some(())
 }
 
 /// The JSON of an object in shorter forms, but for values that many objects have. `None` if the object is packed.

@@ -326,7 +326,8 @@ proptest! {
         let object = packed_of(&objects)[which].clone().unwrap();
         let Places { uid, version, labels } = objects[which].places();
         let numbers = [version.start, version.end - version.start, uid.start, labels.start];
-        // These versions are no longer than a mark, so the places are held. Of a number, each byte has seven bits. The mask does not change its length.
+        // These versions are no longer than a mark, so the places are held. Of a number, each byte has seven bits. The mask does not change
+        // its length.
         let len: usize = numbers.iter().map(|number| if *number < 0x80 { 1 } else { 2 }).sum();
         // They follow the uid's form and its 16 bytes.
         for at in 17..17 + len {

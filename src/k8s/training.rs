@@ -2,14 +2,14 @@
 //!
 //! zstd chooses the text of a dictionary from segments that occur in many objects (`ZDICT_trainFromBuffer`). Where objects are nearly the
 //! same text, whole objects are a better dictionary: an object is a few long matches with one of them, instead of many short ones. It gets
-//! smaller, and is unpacked faster. Which is better depends on the kind. So several dictionaries are made, and the one that makes objects
-//! smallest is taken.
+//! smaller, and is unpacked faster. Which is better depends on the kind. So several dictionaries are made, and the one that makes other
+//! objects smallest is taken.
 
 use zstd::dict::{EncoderDictionary, from_samples};
 
 use super::Object;
 use super::packed::Dictionary;
-use super::press::{LEVEL, compressor, shortened};
+use super::press::{LEVEL, compressor, shortened, write_frame};
 use super::shorthand::{CommonValues, Numbers};
 
 /// Bytes of objects for each byte of text that zstd chooses from them, at least. zstd's manual recommends 100. With 20, some kinds took half
@@ -69,12 +69,11 @@ fn candidates(texts: &[&[u8]], bytes_max: usize) -> [Vec<u8>; 3] {
     let chosen = from_samples(texts, bytes_max.min(bytes / BYTES_PER_CHOSEN_BYTE)).unwrap_or_default();
     let tables = tables_of(&chosen);
     let room = bytes_max - tables.len();
-    let [one, whole] = [usize::MAX, bytes.div_ceil(room.max(1)).max(1)].map(|every| {
-        // One that is amid the others rather than the first.
-        let first = every.min(texts.len()) / 2;
-        [tables, &joined(texts.iter().skip(first).step_by(every), room)].concat()
-    });
-    [one, whole, chosen]
+    // Objects from amid the list are more like the others than its first ones.
+    let one = joined(texts.iter().skip(texts.len() / 2).take(1), room);
+    let every = bytes.div_ceil(room.max(1)).clamp(1, texts.len().max(1));
+    let many = joined(texts.iter().skip(every / 2).step_by(every), room);
+    [[tables, &one].concat(), [tables, &many].concat(), chosen]
 }
 
 /// What stands before the text of a dictionary that zstd made: tables by which it writes literals and matches in fewer bits. A dictionary
@@ -103,11 +102,8 @@ fn packed_len(texts: &[&[u8]], dictionary: &[u8]) -> usize {
     let encoder = EncoderDictionary::copy(dictionary, LEVEL);
     let Ok(mut compressor) = compressor(&encoder) else { return usize::MAX };
     let mut frame = Vec::new();
-    let mut packed_len = |text: &&[u8]| {
-        frame.clear();
-        frame.reserve(zstd::zstd_safe::compress_bound(text.len()));
-        compressor.compress_to_buffer(text, &mut frame).unwrap_or(text.len())
-    };
+    let mut packed_len =
+        |text: &&[u8]| write_frame(&mut compressor, text, &mut frame).map_or(text.len(), |()| frame.len());
     texts.iter().map(&mut packed_len).sum()
 }
 
