@@ -173,7 +173,7 @@ impl BackfillBuilder {
             if same {
                 self.there.remove(object.key());
             } else {
-                self.replaced.insert(object.key().clone(), object.resource_version().clone());
+                self.replaced.insert(object.key().clone(), object.resource_version());
             }
             match order {
                 Ordering::Greater => {
@@ -202,7 +202,7 @@ impl BackfillBuilder {
         }
         let Self { there, store, mut changed, mut replaced, .. } = self;
         changed.sort_by(|a: &BackfillChange, b: &BackfillChange| {
-            let order = a.object.resource_version().partial_cmp(b.object.resource_version());
+            let order = a.object.resource_version().partial_cmp(&b.object.resource_version());
             order.unwrap_or(Ordering::Equal)
         });
         let gone = there.into_iter().map(|(key, uid)| {

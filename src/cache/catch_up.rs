@@ -84,10 +84,10 @@ impl State {
         Some(CatchUpEntry {
             revision,
             created: recent.created,
-            position: recent.versions(&self.store)?.0.clone(),
+            position: recent.position(&self.store)?,
             key: recent.key.clone(),
             uid: object.uid().into(),
-            version: object.resource_version().clone(),
+            version: object.resource_version(),
             object: Some(object.clone()),
         })
     }

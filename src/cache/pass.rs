@@ -123,7 +123,7 @@ impl Pass {
             if is_rewritten(object, store) {
                 return self.doubted;
             }
-            let is_known = object.resource_version() <= seen;
+            let is_known = object.resource_version() <= *seen;
             let held = store.objects.get(object.key()).map(|stored| &stored.object);
             let is_older = held.is_some_and(|held| object.resource_version() < held.resource_version());
             is_older || self.doubted && is_known
@@ -145,7 +145,7 @@ impl Pass {
         }
         gone.extend(changed.iter().filter_map(|object| {
             let old = &store.objects.get(object.key())?.object;
-            (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version().clone())))
+            (old.uid() != object.uid()).then(|| (old.clone(), Some(object.resource_version())))
         }));
         Outcome { gone, changed, spent: self.same }
     }
@@ -156,7 +156,7 @@ impl Pass {
 fn in_order(a: &Object, b: &Object) -> Ordering {
     let (one, other) = (a.resource_version(), b.resource_version());
     let is_number = other.is_number().cmp(&one.is_number());
-    let version = || one.partial_cmp(other).unwrap_or(Ordering::Equal);
+    let version = || one.partial_cmp(&other).unwrap_or(Ordering::Equal);
     is_number.then_with(version).then_with(|| a.key().cmp(b.key()))
 }
 

@@ -31,19 +31,29 @@ impl Recent {
         position: &ResourceVersion,
         reached: &ResourceVersion,
     ) -> Self {
-        let are_its_own = [position, reached].iter().all(|one| *one == object.resource_version());
+        let are_its_own = [position, reached].iter().all(|one| **one == object.resource_version());
         let versions = || Box::new(Versions { position: position.clone(), reached: reached.clone() });
         Self { created, key: object.key().clone(), versions: (!are_its_own).then(versions) }
     }
 
-    /// Position and reached version of the change. `store` is the one that has the object.
-    pub(super) fn versions<'a>(
-        &'a self,
-        store: &'a Snapshot,
-    ) -> Option<(&'a ResourceVersion, &'a ResourceVersion)> {
+    /// The position of the change. `store` is the one that has the object.
+    pub(super) fn position(&self, store: &Snapshot) -> Option<ResourceVersion> {
+        self.version(store, |versions| &versions.position)
+    }
+
+    /// The version that the change reached. `store` is the one that has the object.
+    pub(super) fn reached(&self, store: &Snapshot) -> Option<ResourceVersion> {
+        self.version(store, |versions| &versions.reached)
+    }
+
+    fn version(
+        &self,
+        store: &Snapshot,
+        which: impl FnOnce(&Versions) -> &ResourceVersion,
+    ) -> Option<ResourceVersion> {
         match &self.versions {
-            Some(versions) => Some((&versions.position, &versions.reached)),
-            None => store.get(&self.key).map(Object::resource_version).map(|version| (version, version)),
+            Some(versions) => Some(which(versions).clone()),
+            None => store.get(&self.key).map(Object::resource_version),
         }
     }
 }

@@ -205,7 +205,8 @@ impl State {
         for object in changed {
             left -= 1;
             // With the last change a reader has everything.
-            let position = if left == 0 { version.clone() } else { self.at_least(object.resource_version()) };
+            let position =
+                if left == 0 { version.clone() } else { self.at_least(&object.resource_version()) };
             self.put_at(object, position, version.clone(), commit);
         }
         self.relists += 1;
@@ -291,13 +292,13 @@ impl State {
     }
 
     fn put(&mut self, object: Object, commit: &mut Commit) {
-        let position = self.at_least(object.resource_version());
+        let position = self.at_least(&object.resource_version());
         if let Some(old) = self.store.objects.get(object.key()) {
             let stale = old.object.resource_version() >= object.resource_version();
             if stale || old.object.resource_version() == object.resource_version() {
                 return self.skip(&position, commit);
             }
-        } else if *object.resource_version() < self.store.position {
+        } else if object.resource_version() < self.store.position {
             commit.doubtful += 1;
             return;
         }
@@ -319,7 +320,7 @@ impl State {
         let previous = match before {
             // Deleted and created again under the same name: two changes, the first one at the position before.
             Some(old) if old.object.uid() != object.uid() => {
-                let (version, short) = (object.resource_version().clone(), self.store.position.clone());
+                let (version, short) = (object.resource_version(), self.store.position.clone());
                 let at = Removal { version, position: short, reached: reached.clone() };
                 self.remove_at(old.object.clone(), old.object, at, commit);
                 None
@@ -336,7 +337,7 @@ impl State {
         }
         self.store.objects.insert(object.key().clone(), Stored { object: object.clone(), revision });
         self.recent.insert(revision, Recent::new(created, &object, &position, &reached));
-        let version = object.resource_version().clone();
+        let version = object.resource_version();
         let (key, uid) = (object.key(), object.uid());
         let departure = || {
             let (position, reached) = (position.clone(), reached.clone());
@@ -352,7 +353,7 @@ impl State {
     }
 
     fn remove(&mut self, mut object: Object, commit: &mut Commit) {
-        let position = self.at_least(object.resource_version());
+        let position = self.at_least(&object.resource_version());
         let old = self.store.objects.get(object.key()).map(|stored| stored.object.clone());
         if let Some(old) = &old {
             object.share_key(old);
@@ -361,7 +362,7 @@ impl State {
             // A DELETED that is older than the stored state is a repetition.
             Some(old) if old.resource_version() > object.resource_version() => self.skip(&position, commit),
             Some(old) => {
-                let version = object.resource_version().clone();
+                let version = object.resource_version();
                 let at = Removal { version, position: position.clone(), reached: position };
                 self.remove_at(object, old, at, commit);
             }
@@ -376,7 +377,7 @@ impl State {
         }
         let position = self.at_least(version);
         match self.store.objects.get(key).map(|stored| stored.object.clone()) {
-            Some(old) if old.resource_version() < version => {
+            Some(old) if old.resource_version() < *version => {
                 let at = Removal { version: version.clone(), position: position.clone(), reached: position };
                 self.remove_at(old.clone(), old, at, commit);
             }
@@ -570,9 +571,8 @@ impl State {
         while low < high {
             let middle = low + (high - low) / 2;
             let survivor = self.recent.range(Revision(middle)..).next();
-            let reached =
-                survivor.and_then(|(_, recent)| recent.versions(&self.store)).map(|(_, reached)| reached);
-            if reached.is_none_or(|reached| *reached > *version) {
+            let reached = survivor.and_then(|(_, recent)| recent.reached(&self.store));
+            if reached.is_none_or(|reached| reached > *version) {
                 high = middle;
             } else {
                 low = middle + 1;

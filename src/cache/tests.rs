@@ -305,7 +305,7 @@ impl Client {
                 let known = self.state.contains_key(object.key().as_str());
                 assert!(!known || *kind == ChangeKind::Modified, "a filter would take it for new");
                 self.put(object);
-                self.token = Token(object.resource_version().clone());
+                self.token = Token(object.resource_version());
             } else {
                 self.token = Token(backfill.position.clone());
                 return;

@@ -167,7 +167,7 @@ fn project_ends(
             vec![(EventKind::Deleted, Payload::ObjectAt(before.clone(), last.version.clone()))]
         }
         (Some(before), Some(after)) if before.uid() != after.uid() => vec![
-            (EventKind::Deleted, Payload::ObjectAt(before.clone(), after.resource_version().clone())),
+            (EventKind::Deleted, Payload::ObjectAt(before.clone(), after.resource_version())),
             (EventKind::Added, Payload::Object(after.clone())),
         ],
         (Some(_), Some(after)) if may_be_held => {
@@ -183,7 +183,7 @@ fn deleted(change: &Change) -> Payload {
     let (object, version) = (change.object.clone(), change.version.clone());
     if change.is_amid_relist() {
         Payload::ObjectSince { object, version, since: change.position.clone() }
-    } else if *object.resource_version() == version {
+    } else if object.resource_version() == version {
         Payload::Object(object)
     } else {
         Payload::ObjectAt(object, version)
@@ -208,7 +208,7 @@ pub(super) fn differing(
         (Some(was), None) => vec![deleted(was, position)],
         (None, Some(is)) => vec![whole(EventKind::Added, is)],
         (Some(was), Some(is)) if was.uid() != is.uid() => {
-            vec![deleted(was, is.resource_version()), whole(EventKind::Added, is)]
+            vec![deleted(was, &is.resource_version()), whole(EventKind::Added, is)]
         }
         (Some(was), Some(is)) if was.text() != is.text() => vec![whole(EventKind::Modified, is)],
         (Some(_), Some(_)) | (None, None) => Vec::new(),
@@ -230,7 +230,7 @@ pub(super) fn project_backfill(matcher: &Matcher, change: &BackfillChange) -> Op
         return None;
     }
     let (key, uid) = (object.key().clone(), object.uid().into());
-    let version = object.resource_version().clone();
+    let version = object.resource_version();
     Some((EventKind::Deleted, Payload::Identity { key, uid, version }))
 }
 

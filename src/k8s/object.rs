@@ -13,7 +13,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use triomphe::ThinArc;
 
-use super::json::MemberKey;
+use super::json::{MemberKey, string};
 use super::labels::Labels;
 use super::packed::{Common, PackedRef};
 use super::places::{Places, Span};
@@ -35,7 +35,7 @@ thread_local! {
 struct Unpacked {
     address: usize,
     key: Key,
-    version: ResourceVersion,
+    version: u64,
     checksum: u32,
     json: Bytes,
     places: Places,
@@ -53,11 +53,10 @@ pub struct Object(ThinArc<Head, u8>);
 /// What stands before the JSON of an object, or before its packed data.
 pub(super) struct Head {
     key: Key,
-    resource_version: ResourceVersion,
-    /// The hash of the JSON, once somebody asked for it.
-    content_hash: OnceBox<ContentHash>,
-    /// The values that were read last, for reuse.
-    values: ArcSwapOption<IndexValues>,
+    /// The version as a number, or [`NO_NUMBER`].
+    version: u64,
+    /// What was found out about the object, once somebody asked for it.
+    found: OnceBox<Found>,
     /// `None`: the JSON follows as it is, and then its [`Places`]. Otherwise its packed data follows, and this is what it has in
     /// common with others.
     common: Option<Common>,
@@ -69,7 +68,20 @@ pub(super) struct Head {
 
 // There are hundreds of thousands. The allocator rounds each allocation up, so that 8 bytes more may cost 16 or 128.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Head>() <= 56 && size_of::<Object>() == 8);
+const _: () = assert!(size_of::<Head>() <= 40 && size_of::<Object>() == 8);
+
+/// Stands for a version that is no number below this one. API servers with etcd give none. It is read from the JSON each time, so such an
+/// object is not packed.
+const NO_NUMBER: u64 = u64::MAX;
+
+/// What is found out about an object when somebody asks for it.
+#[derive(Default)]
+struct Found {
+    /// The hash of the JSON.
+    content_hash: OnceBox<ContentHash>,
+    /// The values that were read last, for reuse.
+    values: ArcSwapOption<IndexValues>,
+}
 
 /// The JSON of an object, to be read and not to be kept. It costs no allocation, unless the object is packed.
 pub struct JsonText<'o> {
@@ -95,12 +107,11 @@ impl AsRef<[u8]> for Lender {
 
 impl Head {
     /// The head of an object that is not packed.
-    fn new(key: Key, resource_version: ResourceVersion, json_len: usize) -> Self {
+    fn new(key: Key, version: &ResourceVersion, json_len: usize) -> Self {
         Self {
             key,
-            resource_version,
-            content_hash: OnceBox::new(),
-            values: ArcSwapOption::empty(),
+            version: version.to_u64().unwrap_or(NO_NUMBER),
+            found: OnceBox::new(),
             common: None,
             json_len: json_len as u32,
             checksum: 0,
@@ -109,15 +120,36 @@ impl Head {
 
     /// The same with what was found out about the object.
     fn copy(&self) -> Self {
+        let found = self.found.get().map(|found| Box::new(found.copy()));
+        Self { found: found.map_or_else(OnceBox::new, OnceBox::with_value), ..self.copy_without_found() }
+    }
+
+    fn copy_without_found(&self) -> Self {
         Self {
             key: self.key.clone(),
-            resource_version: self.resource_version.clone(),
-            content_hash: self.content_hash.clone(),
-            values: ArcSwapOption::new(self.values.load_full()),
+            version: self.version,
+            found: OnceBox::new(),
             common: self.common.clone(),
             json_len: self.json_len,
             checksum: self.checksum,
         }
+    }
+
+    fn found(&self) -> &Found {
+        self.found.get_or_init(Box::default)
+    }
+
+    /// The values that were read last.
+    fn values(&self) -> Option<Arc<IndexValues>> {
+        self.found.get()?.values.load_full()
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    fn copy(&self) -> Self {
+        Self { content_hash: self.content_hash.clone(), values: ArcSwapOption::new(self.values.load_full()) }
     }
 }
 
@@ -184,9 +216,8 @@ impl fmt::Debug for JsonText<'_> {
 
 impl Unpacked {
     fn new(object: &Object, json: Bytes, places: Places) -> Self {
-        let Head { key, resource_version, checksum, .. } = object.head();
-        let (key, version) = (key.clone(), resource_version.clone());
-        Self { address: object.address(), key, version, checksum: *checksum, json, places }
+        let Head { ref key, version, checksum, .. } = *object.head();
+        Self { address: object.address(), key: key.clone(), version, checksum, json, places }
     }
 
     /// The JSON and the places in it, if it is of this object. Another one may have its address by now, so the rest has to be the same,
@@ -195,7 +226,7 @@ impl Unpacked {
         let head = object.head();
         let is_same = self.address == object.address()
             && (self.checksum, self.json.len()) == (head.checksum, head.json_len as usize)
-            && (&self.key, &self.version) == (&head.key, &head.resource_version);
+            && (&self.key, self.version) == (&head.key, head.version);
         is_same.then(|| (self.json.clone(), self.places))
     }
 }
@@ -207,7 +238,7 @@ impl Object {
     /// the buffer, so that one copy makes the object.
     pub(super) fn new(
         key: Key,
-        version: ResourceVersion,
+        version: &ResourceVersion,
         places: Places,
         buffer: &mut Vec<u8>,
         start: usize,
@@ -281,8 +312,18 @@ impl Object {
     }
 
     /// `metadata.resourceVersion`.
-    pub fn resource_version(&self) -> &ResourceVersion {
-        &self.head().resource_version
+    pub fn resource_version(&self) -> ResourceVersion {
+        match self.head().version {
+            NO_NUMBER => self.version_in_json(),
+            number => number.into(),
+        }
+    }
+
+    fn version_in_json(&self) -> ResourceVersion {
+        let Span { start, end } = self.places().version;
+        // With its quotes.
+        let quoted = text(self.data(), Span { start: start - 1, end: end + 1 });
+        ResourceVersion::new(&string(quoted).expect("the decoder only takes a version that is text"))
     }
 
     /// The whole object, compact, without line breaks. Shares the bytes, or unpacks them: some microseconds. Code that only reads them
@@ -329,7 +370,7 @@ impl Object {
                 return Ok(known);
             }
             let copy = |json: &[u8], places| (Bytes::copy_from_slice(json), places);
-            let (json, places) = packed.unpack(self.key(), self.resource_version(), copy)?;
+            let (json, places) = packed.unpack(self.key(), &self.resource_version(), copy)?;
             if json.len() <= REMEMBERED_BYTES_MAX {
                 *last = Some(Unpacked::new(self, json.clone(), places));
             }
@@ -347,7 +388,7 @@ impl Object {
         match last {
             Some((json, _)) => read(&json),
             None => packed
-                .unpack(self.key(), self.resource_version(), |json, _| read(json))
+                .unpack(self.key(), &self.resource_version(), |json, _| read(json))
                 .unwrap_or_else(|Damaged| read(self.stand_in().data())),
         }
     }
@@ -384,6 +425,12 @@ impl Object {
         }
     }
 
+    /// Whether it can be packed: whether it is not yet, and its version is in its head.
+    pub(super) fn can_be_packed(&self) -> bool {
+        let head = self.head();
+        head.common.is_none() && head.version != NO_NUMBER
+    }
+
     /// The same object, packed, with what was found out about it.
     pub(super) fn pack(&self, packed: PackedRef<'_>) -> Self {
         let PackedRef { data, common, len, checksum } = packed;
@@ -395,7 +442,7 @@ impl Object {
     pub(super) fn with_json(&self, json: &[u8], places: Places) -> Self {
         let mut buffer = Vec::with_capacity(json.len() + Places::BYTES);
         buffer.extend_from_slice(json);
-        Self::new(self.key().clone(), self.resource_version().clone(), places, &mut buffer, 0)
+        Self::new(self.key().clone(), &self.resource_version(), places, &mut buffer, 0)
     }
 
     /// The same object with damaged bytes, which do not belong to its uid.
@@ -408,9 +455,7 @@ impl Object {
     #[cfg(test)]
     pub(super) fn damaged_at(&self, at: usize, mask: u8) -> Self {
         let Some(packed) = self.packed() else { return self.clone() };
-        let empty =
-            Head { content_hash: OnceBox::new(), values: ArcSwapOption::empty(), ..self.head().copy() };
-        Self::with_head(empty, &packed.damaged(at, mask))
+        Self::with_head(self.head().copy_without_found(), &packed.damaged(at, mask))
     }
 
     /// What identifies the object, for one whose packed bytes are damaged.
@@ -430,19 +475,20 @@ impl Object {
         let version = put("resourceVersion", &self.resource_version().to_string());
         json.push_str("}}");
         let object = self.with_json(json.as_bytes(), Places { uid, version, labels: Span::default() });
-        object.head().values.store(self.head().values.load_full());
+        if let Some(values) = self.head().values() {
+            object.head().found().values.store(Some(values));
+        }
         object
     }
 
     /// The hash of the JSON. Computed when it is first asked for, about a nanosecond a byte: that is as much as the object's
     /// decoding, which those who never ask must not pay.
     pub fn content_hash(&self) -> ContentHash {
-        let known = &self.head().content_hash;
-        if let Some(hash) = known.get() {
+        if let Some(hash) = self.known_content_hash() {
             return *hash;
         }
         match self.try_text() {
-            Ok(text) => *known.get_or_init(|| Box::new(ContentHash::of(&text))),
+            Ok(text) => *self.head().found().content_hash.get_or_init(|| Box::new(ContentHash::of(&text))),
             // It does not stay with the object, so that `damages` rises for the next reader, too.
             Err(Damaged) => ContentHash::of(&self.stand_in().text()),
         }
@@ -450,7 +496,11 @@ impl Object {
 
     /// Whether the hash is known, so that it costs nothing.
     pub fn has_content_hash(&self) -> bool {
-        self.head().content_hash.get().is_some()
+        self.known_content_hash().is_some()
+    }
+
+    fn known_content_hash(&self) -> Option<&ContentHash> {
+        self.head().found.get()?.content_hash.get()
     }
 
     /// Whether another state of an object says the same, but for its version.
@@ -497,17 +547,16 @@ impl Object {
 
     /// The values at these paths. They are read once and stay with the object until another set of paths is asked for.
     pub fn values(&self, paths: &IndexPaths) -> Arc<IndexValues> {
-        let last = &self.head().values;
-        if let Some(values) = &*last.load()
+        if let Some(values) = self.head().values()
             && values.generation() == paths.generation()
         {
-            return values.clone();
+            return values;
         }
         let before = damages_of_thread();
         let values = paths.share(self.read_values(paths));
         // Values of a damaged object do not stay with it, so that `damages` rises for the next reader, too.
         if damages_of_thread() == before {
-            last.store(Some(values.clone()));
+            self.head().found().values.store(Some(values.clone()));
         }
         values
     }

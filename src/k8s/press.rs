@@ -47,7 +47,7 @@ impl Press {
         Self { encoder: EncoderDictionary::copy(dictionary.bytes(), LEVEL), dictionary }
     }
 
-    /// The same objects, packed; `None` for those that are packed already or do not get small enough. What is packed is unpacked and
+    /// The same objects, packed; `None` for those that are packed already, cannot be packed or do not get small enough. What is packed is unpacked and
     /// compared.
     pub fn pack(&self, objects: &[Object], labels: &mut CommonLabels) -> Vec<Option<Object>> {
         let Ok(mut compressor) = compressor(&self.encoder) else {
@@ -55,6 +55,9 @@ impl Press {
         };
         let (mut frame, mut numbers) = (Vec::new(), Numbers::default());
         let mut pack = |object: &Object| {
+            if !object.can_be_packed() {
+                return None;
+            }
             let shortened = shortened(object, self.dictionary.common_values(), &mut numbers)?;
             let text = &shortened.text;
             let json = object.plain_json()?;
@@ -66,7 +69,7 @@ impl Press {
             if (data.len() + OVERHEAD_BYTES) * 5 > json.len() * 4 {
                 return None;
             }
-            let is_same = packed.unpack(object.key(), object.resource_version(), |unpacked, places| {
+            let is_same = packed.unpack(object.key(), &object.resource_version(), |unpacked, places| {
                 unpacked == json && places == object.places()
             });
             (is_same == Ok(true)).then(|| object.pack(packed))
@@ -98,13 +101,8 @@ pub(super) fn shortened(
     numbers: &mut Numbers,
 ) -> Option<Shortened> {
     let json = object.plain_json()?;
-    let uid = object.uid();
-    let held = Held {
-        key: object.key(),
-        uid: &uid,
-        version: object.resource_version(),
-        labels: object.held_labels(),
-    };
+    let (uid, version) = (object.uid(), object.resource_version());
+    let held = Held { key: object.key(), uid: &uid, version: &version, labels: object.held_labels() };
     let places = object.places();
     let at =
         HeldAt { uid: places.uid.range(), version: places.version.range(), labels: places.labels.range() };

@@ -70,6 +70,24 @@ fn a_packed_object_is_the_same_object() {
 }
 
 #[test]
+fn an_object_whose_version_is_not_in_its_head_is_not_packed() {
+    let mut objects: Vec<_> = (1..200).map(|at| pod(at, "fine")).collect();
+    for (at, version) in ["x1", "18446744073709551615", "18446744073709551614"].into_iter().enumerate() {
+        let json = String::from_utf8(pod(1, "fine").json().to_vec()).unwrap();
+        let other = json.replace(r#""resourceVersion":"1""#, &format!(r#""resourceVersion":"{version}""#));
+        objects[at] = decoder().object(&other).unwrap();
+    }
+    let packed = packed_of(&objects);
+    assert_eq!(packed.iter().map(Option::is_some).take(4).collect::<Vec<_>>(), [false, false, true, true]);
+    let versions: Vec<_> = [&packed[2], &packed[3]]
+        .into_iter()
+        .flatten()
+        .map(|object| object.resource_version().to_string())
+        .collect();
+    assert_eq!(versions, ["18446744073709551614", "4"]);
+}
+
+#[test]
 fn the_json_is_a_part_of_the_object_and_outlives_its_handles() {
     let object = pod(1, "fine");
     let (clone, other) = (object.clone(), pod(1, "fine"));

@@ -64,6 +64,14 @@ impl ResourceVersion {
         *self == Self::ZERO
     }
 
+    /// The number, if it is one of 64 bits.
+    pub(super) fn to_u64(&self) -> Option<u64> {
+        match self.0 {
+            Repr::Number(number) => Some(number),
+            Repr::Rare(_) => None,
+        }
+    }
+
     /// The text, if it is not a number.
     fn opaque(&self) -> Option<&str> {
         match &self.0 {

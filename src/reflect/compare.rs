@@ -122,7 +122,7 @@ impl ObjectState {
 
 impl From<&Object> for ObjectState {
     fn from(object: &Object) -> Self {
-        Self { uid: object.uid().into(), version: Some(object.resource_version().clone()) }
+        Self { uid: object.uid().into(), version: Some(object.resource_version()) }
     }
 }
 

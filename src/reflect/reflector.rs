@@ -258,7 +258,7 @@ impl Pump {
             _ => self.target.clone(),
         };
         let as_of = match &newest {
-            Some(object) if question != Question::Now => AsOf::Exactly(object.resource_version().clone()),
+            Some(object) if question != Question::Now => AsOf::Exactly(object.resource_version()),
             _ => AsOf::Now,
         };
         let request = PageRequest { limit: 1, metadata_only: true, as_of, ..PageRequest::default() };
@@ -518,7 +518,7 @@ fn probed(page: IdentityPage, asked: Option<&Object>, is_cached: bool) -> Probed
         let found = page.identities.into_iter().find(|found| found.key == *asked.key());
         SampleObject {
             key: asked.key().clone(),
-            held: asked.resource_version().clone(),
+            held: asked.resource_version(),
             found: found.and_then(|found| found.version),
         }
     });

@@ -196,7 +196,7 @@ impl Checker {
                 self.moved(event, before, view)?;
             }
             (EventKind::Deleted, Payload::Object(object)) => {
-                let version = number(object.resource_version());
+                let version = number(&object.resource_version());
                 self.remove(event.source, object.key().as_str(), &object.uid(), version, view)?;
                 self.moved(event, before, view)?;
             }

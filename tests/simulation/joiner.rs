@@ -219,7 +219,7 @@ impl Joiner {
             }
             (Payload::Object(object), _) => {
                 let version = object.resource_version();
-                if let Some(reached) = self.reached.get(&name).filter(|reached| version < *reached) {
+                if let Some(reached) = self.reached.get(&name).filter(|reached| version < **reached) {
                     return Err(format!("P2: {name:?} went back from {reached} to {version}"));
                 }
                 let now = (uid.into_owned(), version.clone(), has_note(object));
@@ -254,9 +254,7 @@ impl Joiner {
     fn check(&self, replica: &Replica) -> Result<(), String> {
         let states = [0, 1].map(|resource: usize| replica.readers[resource].snapshot());
         let mut there = Held::new();
-        let held = |object: &Object| {
-            (object.uid().into_owned(), object.resource_version().clone(), has_note(object))
-        };
+        let held = |object: &Object| (object.uid().into_owned(), object.resource_version(), has_note(object));
         for selected in states[self.selected].after(None) {
             there.insert((self.selected, selected.key().clone()), held(selected));
         }

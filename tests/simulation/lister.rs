@@ -179,8 +179,8 @@ impl Lister {
         };
         let version = match &event.payload {
             Payload::Object(object) => object.resource_version(),
-            Payload::ObjectAt(_, version) => version,
-            Payload::ObjectSince { since, .. } => since,
+            Payload::ObjectAt(_, version) => version.clone(),
+            Payload::ObjectSince { since, .. } => since.clone(),
             other => return Err(format!("an event of a watch is {other:?}")),
         };
         let before = match event.kind {
@@ -188,10 +188,10 @@ impl Lister {
             _ => self.held.insert(key.clone(), version.clone()),
         };
         self.reach(&event.position);
-        if before.is_some() != (event.kind != EventKind::Added) && *version > self.known {
+        if before.is_some() != (event.kind != EventKind::Added) && version > self.known {
             return Err(format!("{:?} of {key}, which the client has at {before:?}", event.kind));
         }
-        self.version = Some(version.clone());
+        self.version = Some(version);
         Ok(())
     }
 
@@ -218,5 +218,5 @@ impl Lister {
 }
 
 fn of(object: &Object) -> (Key, ResourceVersion) {
-    (object.key().clone(), object.resource_version().clone())
+    (object.key().clone(), object.resource_version())
 }

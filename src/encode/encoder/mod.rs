@@ -561,7 +561,7 @@ fn table_of(tables: &mut TableEncoder, now: Timestamp, source: &EncodedSource, e
     };
     match &event.payload {
         Payload::Object(object) | Payload::Patch { object, .. } => {
-            tables.single(object.resource_version(), &object.json(), now, &mut frames);
+            tables.single(&object.resource_version(), &object.json(), now, &mut frames);
         }
         Payload::ObjectAt(object, version) => at(object, version),
         Payload::ObjectSince { object, since, .. } => at(object, since),

@@ -307,7 +307,7 @@ impl Relation {
             *read = ReadSelectors { history, by_key: HashMap::new() };
         }
         if let Some(known) = read.by_key.get(object.key())
-            && known.version == *object.resource_version()
+            && known.version == object.resource_version()
             && *known.uid == *object.uid()
         {
             return known.terms.clone();
@@ -317,7 +317,7 @@ impl Relation {
         if read.by_key.len() >= READ_MAX {
             read.by_key.clear();
         }
-        let (version, uid) = (object.resource_version().clone(), object.uid().into());
+        let (version, uid) = (object.resource_version(), object.uid().into());
         read.by_key.insert(object.key().clone(), SelectorsOf { version, uid, terms: terms.clone() });
         terms
     }

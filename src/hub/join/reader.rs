@@ -437,7 +437,7 @@ impl JoinReader {
                 }
             }
             (Some(before), Some(after)) => {
-                let version = after.resource_version().clone();
+                let version = after.resource_version();
                 put(EventKind::Deleted, Payload::ObjectAt(self.form.show(&before), version));
                 put(EventKind::Added, Payload::Object(self.form.show(&after)));
             }

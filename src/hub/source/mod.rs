@@ -114,14 +114,14 @@ impl Difference {
                     known.is_some_and(|known| known.resource_version() == is.resource_version())
                 };
                 self.are_same_objects
-                    && *is.resource_version() <= old.position
+                    && is.resource_version() <= old.position
                     && (self.is_same_content || !is_known())
             }
             (Some(was), None) => match self.new.snapshot.get(was.key()) {
                 Some(is) if is.resource_version() == was.resource_version() => was.uid() != is.uid(),
                 Some(is) => is.resource_version() < was.resource_version(),
                 // An object that was there at a version can be gone only at a later one.
-                None => self.are_same_objects && *was.resource_version() >= self.new.snapshot.position,
+                None => self.are_same_objects && was.resource_version() >= self.new.snapshot.position,
             },
             (None, None) => false,
         }

@@ -482,7 +482,7 @@ impl Source {
             let is_selected = |object: &&Object| self.matcher.matches(object);
             let (was, is) = (was.filter(is_selected), is.filter(is_selected));
             match (was, is) {
-                (None, Some(is)) if *is.resource_version() <= self.left_at => {
+                (None, Some(is)) if is.resource_version() <= self.left_at => {
                     return Err(ResetReason::Replaced);
                 }
                 (_, _) if difference.is_of_other_history(was, is) => return Err(ResetReason::Replaced),

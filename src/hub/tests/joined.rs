@@ -437,7 +437,7 @@ impl Seen {
                 self.state.remove(&name);
             }
             (Payload::Object(object), kind) => {
-                let version = object.resource_version().clone();
+                let version = object.resource_version();
                 if held == Some((uid.clone().into_owned(), version.clone())) {
                     self.wrong.push(format!("{name:?} was sent twice"));
                 }

@@ -282,7 +282,7 @@ impl Client {
     fn take(&mut self, event: &super::Event) {
         self.told += 1;
         let mut put = |object: &Object| {
-            let (key, version) = (object.key().to_string(), object.resource_version().clone());
+            let (key, version) = (object.key().to_string(), object.resource_version());
             if let Some(gone) = self.gone.get(&key) {
                 assert!(version >= *gone, "P2: {key} was deleted at {gone}, and is at {version}");
             }
@@ -311,9 +311,8 @@ impl Client {
 
     fn expected(&self, life: &Life) -> Seen {
         let snapshot = life.hub.informers()[0].reader.snapshot();
-        let seen = |object: &Object| {
-            (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
-        };
+        let seen =
+            |object: &Object| (object.key().to_string(), (object.uid().into(), object.resource_version()));
         self.selection.objects(&snapshot, None).map(seen).collect()
     }
 }
@@ -321,7 +320,7 @@ impl Client {
 /// The version of a deletion.
 fn deleted_at(payload: &Payload) -> ResourceVersion {
     match payload {
-        Payload::Object(object) => object.resource_version().clone(),
+        Payload::Object(object) => object.resource_version(),
         Payload::ObjectAt(_, version)
         | Payload::ObjectSince { version, .. }
         | Payload::Identity { version, .. } => version.clone(),

@@ -45,9 +45,8 @@ impl Client {
 
     fn expected(&self, life: &Life) -> Seen {
         let snapshot = life.hub.informers()[0].reader.snapshot();
-        let seen = |object: &Object| {
-            (object.key().to_string(), (object.uid().into(), object.resource_version().clone()))
-        };
+        let seen =
+            |object: &Object| (object.key().to_string(), (object.uid().into(), object.resource_version()));
         self.selection.objects(&snapshot, None).map(seen).collect()
     }
 
@@ -77,12 +76,12 @@ impl Client {
     fn take(&mut self, event: &super::super::Event) {
         let version = match &event.payload {
             Payload::Object(object) | Payload::Patch { object, .. } => object.resource_version(),
-            Payload::ObjectAt(_, version) | Payload::ObjectSince { since: version, .. } => version,
-            Payload::Mark { positions, .. } => positions[0].written(),
+            Payload::ObjectAt(_, version) | Payload::ObjectSince { since: version, .. } => version.clone(),
+            Payload::Mark { positions, .. } => positions[0].written().clone(),
             Payload::Identity { .. } => panic!("a deletion without the last state"),
         };
         let at = self.at.as_ref().expect("it has listed");
-        assert!(version >= at, "{:?} {:?} at {version} goes back from {at}", event.kind, event.payload);
+        assert!(version >= *at, "{:?} {:?} at {version} goes back from {at}", event.kind, event.payload);
         self.at = Some(version.clone());
         let Some(key) = event.payload.key().map(ToString::to_string) else { return };
         match (event.kind, &event.payload) {

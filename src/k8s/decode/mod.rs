@@ -242,7 +242,7 @@ impl Decoder {
         };
         let Places { uid, version: version_at, labels } = found.places;
         let places = Places { uid: shift(uid), version: shift(version_at), labels: shift(labels) };
-        Ok(Object::new(found.key(&name), version, places, &mut self.scratch, start))
+        Ok(Object::new(found.key(&name), &version, places, &mut self.scratch, start))
     }
 
     /// Appends `,"key":`, with the key as it is written.

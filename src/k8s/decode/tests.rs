@@ -29,7 +29,7 @@ fn everything_but_the_dropped_parts_is_kept_byte_for_byte() {
         r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u-1","resourceVersion":"7","labels":{"x":"y","q":"\"e\u0041"},"z":1.50},"spec":{"n":1e3,"b":123456789012345678901234567890,"s":"\u003c\/"}}"#,
     );
     assert_eq!((object.key().as_str(), &*object.uid()), ("n/a", "u-1"));
-    assert_eq!(object.resource_version(), &ResourceVersion::new("7"));
+    assert_eq!(object.resource_version(), ResourceVersion::new("7"));
     assert_eq!(object.labels(), [("x".into(), "y".into()), ("q".into(), "\"eA".into())]);
     let field = |path: &str| IndexPath::Field(FieldPath::new(path));
     let paths = ["metadata.name", "spec.n", "spec.s", "spec", "spec.n.deeper"];
@@ -38,6 +38,21 @@ fn everything_but_the_dropped_parts_is_kept_byte_for_byte() {
     assert_eq!(values, ["a", "1e3", "</", "", ""].map(|value| Values::One(value.into())));
     let (before, after) = object.json_around_version();
     assert!(before.ends_with(br#""resourceVersion":""#) && after.starts_with(br#"","labels"#));
+}
+
+#[test]
+fn a_version_of_any_form_is_that_of_the_object() {
+    let large =
+        ["18446744073709551614", "18446744073709551615", "18446744073709551616", "99999999999999999999999"];
+    for text in ["0", "7"].into_iter().chain(large).chain(["007", "x", r#"a\"b"#, "\u{2028}é", r"\n"]) {
+        let json = format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"a","resourceVersion":"{text}"}}}}"#
+        );
+        let expected = serde_json::from_str::<String>(&format!("\"{text}\"")).unwrap();
+        let object = check(&json, &json.replace('\u{2028}', "\\u2028"));
+        assert_eq!(object.resource_version(), ResourceVersion::new(&expected), "{text}");
+        assert_eq!(object.resource_version().to_string(), expected);
+    }
 }
 
 #[test]

@@ -293,11 +293,11 @@ impl Machine {
         watching.heard(moment.now);
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                self.advance(object.resource_version().clone());
+                self.advance(object.resource_version());
                 deltas.push(Delta::Apply(object));
             }
             WatchEvent::Deleted(object) => {
-                self.advance(object.resource_version().clone());
+                self.advance(object.resource_version());
                 deltas.push(Delta::Delete(object));
             }
             WatchEvent::Bookmark { resource_version, .. } => {

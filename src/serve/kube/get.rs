@@ -36,7 +36,7 @@ pub(super) async fn get(
     let mut frames = Frames::new();
     match encoder {
         Some(mut table) => {
-            table.single(object.resource_version(), &json, tables::now(), &mut frames);
+            table.single(&object.resource_version(), &json, tables::now(), &mut frames);
         }
         None if shape == Shape::Metadata => partial(object, &mut frames),
         None => frames.share(json),

@@ -511,7 +511,7 @@ impl World {
                 let snapshot = replica.readers[resource].snapshot();
                 let held = snapshot.after(None).map(|object| {
                     let content = crate::checker::content_of(object);
-                    (object.key().as_str().to_owned(), number(object.resource_version()), content)
+                    (object.key().as_str().to_owned(), number(&object.resource_version()), content)
                 });
                 let truth = self.truth.log(resource).now();
                 let there = truth.iter().map(|(key, seen)| (key.clone(), seen.version, seen.content.clone()));
