@@ -156,8 +156,8 @@ impl Reflector {
             verifier.drive(&client),
             packing::drive(packer, &doubts),
         );
-        let driven = cancel.run_until_cancelled(all).instrument(span);
-        let ended = Box::pin(driven).await;
+        // A future that is handed on as it is takes its bytes again in each that takes it.
+        let ended = cancel.run_until_cancelled(Box::pin(all.instrument(span))).await;
         debug_assert!(ended.is_none(), "the pump ends only by being dropped");
     }
 }
