@@ -14,9 +14,9 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Three eighths of what first syncs are to take beyond what the caches take in the end, as freed memory is not given back at
-    /// once.
-    pub const BYTES_MAX: usize = 24 << 20;
+    /// A fraction of the 64 MB that first syncs are to take beyond what the caches take in the end, as freed memory is not given back at
+    /// once. With 24 MiB a first sync took as long, as it always waits for the packer, and some 25 MB more.
+    pub const BYTES_MAX: usize = 12 << 20;
 
     /// A backlog in which so many bytes of JSON may wait, and those of one object more.
     pub fn new(bytes_max: usize) -> Self {
