@@ -30,7 +30,10 @@ static DAMAGES: AtomicU64 = AtomicU64::new(0);
 
 /// What the objects of a kind have in common, by which they are packed and unpacked.
 pub struct Dictionary {
+    /// What zstd packs by, packed itself: it is only needed to make a press, and the decoder has a copy of its own.
     bytes: Box<[u8]>,
+    /// Its length unpacked.
+    len: usize,
     /// Values that many objects have. They stay in the text.
     common_values: CommonValues,
     /// Whether bytes that were packed by it could not be unpacked.
@@ -149,7 +152,8 @@ impl Dictionary {
     pub(super) fn new(bytes: &[u8], common_values: CommonValues) -> Self {
         Self {
             decoder: DecoderDictionary::copy(bytes),
-            bytes: bytes.into(),
+            bytes: zstd::bulk::compress(bytes, zstd::DEFAULT_COMPRESSION_LEVEL).unwrap_or_default().into(),
+            len: bytes.len(),
             common_values,
             damaged: AtomicBool::new(false),
         }
@@ -160,9 +164,17 @@ impl Dictionary {
         self.damaged.swap(false, Ordering::AcqRel)
     }
 
-    /// What zstd gets to pack by.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// What zstd gets to pack by. Empty if it is damaged: objects are compared once they are packed, so this only makes them larger.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        zstd::bulk::decompress(&self.bytes, self.len).unwrap_or_default()
+    }
+
+    /// The same with damaged bytes of what zstd packs by.
+    #[cfg(test)]
+    pub(super) fn damaged(mut self) -> Self {
+        let middle = self.bytes.len() / 2;
+        self.bytes[middle..].fill(0xff);
+        self
     }
 
     /// The values that are left in the text.
@@ -170,15 +182,15 @@ impl Dictionary {
         &self.common_values
     }
 
-    /// What it costs, about, in bytes: its text twice, zstd's tables, and common values.
+    /// What it costs, about, in bytes: its text, the same packed, zstd's tables, and common values.
     pub fn held_bytes(&self) -> usize {
-        2 * self.bytes.len() + (27 << 10) + self.common_values.held_bytes()
+        self.len + self.bytes.len() + (27 << 10) + self.common_values.held_bytes()
     }
 }
 
 impl fmt::Debug for Dictionary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dictionary({} bytes)", self.bytes.len())
+        write!(f, "Dictionary({} bytes)", self.len)
     }
 }
 

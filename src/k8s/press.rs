@@ -44,7 +44,7 @@ pub struct CommonLabels {
 impl Press {
     /// Makes what packs by this dictionary. It holds tables of zstd's, so it is not to be kept for long.
     pub fn new(dictionary: Arc<Dictionary>) -> Self {
-        Self { encoder: EncoderDictionary::copy(dictionary.bytes(), LEVEL), dictionary }
+        Self { encoder: EncoderDictionary::copy(&dictionary.bytes(), LEVEL), dictionary }
     }
 
     /// The same objects, packed; `None` for those that are packed already, cannot be packed or do not get small enough. What is packed is unpacked and

@@ -88,6 +88,26 @@ fn an_object_whose_version_is_not_in_its_head_is_not_packed() {
 }
 
 #[test]
+fn a_dictionary_has_its_text_again_or_none() {
+    let text = "a text of some length ".repeat(40);
+    let dictionary = || Dictionary::new(text.as_bytes(), CommonValues::default());
+    assert_eq!(dictionary().bytes(), text.as_bytes());
+    assert!(dictionary().damaged().bytes().is_empty());
+    let costs_less_than = 2 * text.len() + (27 << 10);
+    assert!((text.len()..costs_less_than).contains(&dictionary().held_bytes()));
+}
+
+#[test]
+fn objects_are_the_same_if_they_are_packed_without_the_text_of_their_dictionary() {
+    let objects: Vec<_> = (1..200).map(|at| pod(at, "fine")).collect();
+    let dictionary = Dictionary::train(&objects, 4096).expect("similar objects have one").damaged();
+    let packed = Press::new(Arc::new(dictionary)).pack(&objects, &mut CommonLabels::default());
+    for (object, packed) in objects.iter().zip(packed) {
+        assert_eq!(packed.expect("it is packed by itself").json(), object.json());
+    }
+}
+
+#[test]
 fn the_json_is_a_part_of_the_object_and_outlives_its_handles() {
     let object = pod(1, "fine");
     let (clone, other) = (object.clone(), pod(1, "fine"));
