@@ -14,8 +14,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// A fraction of the 64 MB that first syncs are to take beyond what the caches take in the end, as freed memory is not given back at
-    /// once. With 24 MiB a first sync took as long, as it always waits for the packer, and some 25 MB more.
+    /// First syncs are to take at most 64 MB beyond what the caches take in the end. This is a fraction of that, as freed memory is not given
+    /// back at once. With 24 MiB the peak of a first sync was some 25 MB higher. It took as long, as it waits for the packer in either case.
     pub const BYTES_MAX: usize = 12 << 20;
 
     /// A backlog in which so many bytes of JSON may wait, and those of one object more.

@@ -55,7 +55,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// A dictionary of 32 KiB may hold several objects of a kind. It costs 91 KiB ([`Dictionary::held_bytes`]). Live readers that
+    /// A dictionary of 32 KiB may hold several objects of a kind. It costs about 65 KiB ([`Dictionary::held_bytes`]). Live readers that
     /// keep up have taken a change before 256 others have followed, so only slower ones would gain from more unpacked objects.
     pub const DEFAULT: Self = Self {
         packed_bytes_min: 256 << 10,
@@ -351,10 +351,10 @@ impl Packer {
         batch
     }
 
-    /// Whether an object is to be packed: it is not yet, or with a dictionary that is retired.
+    /// Whether an object is to be packed: it is not yet and can be, or it is with a dictionary that is retired.
     fn wants(&self, object: &Object) -> bool {
         match object.dictionary() {
-            None => true,
+            None => object.can_be_packed(),
             Some(dictionary) => {
                 let is_known = self.dictionaries.iter().any(|one| one.as_ptr() == Arc::as_ptr(dictionary));
                 !is_known
@@ -366,7 +366,7 @@ impl Packer {
     fn train(&mut self) -> bool {
         let samples = self.samples();
         let Some(dictionary) = Dictionary::train(&samples, self.packing.dictionary_bytes) else {
-            // Nothing of it is there any more.
+            // Nothing of it is there any more, or can be packed.
             self.shared.write().cold.iter_mut().for_each(Cold::clear);
             return false;
         };
@@ -452,7 +452,7 @@ impl Packer {
         let (mut samples, mut place) = (Vec::new(), 0);
         for (key, _) in cold.keys.iter().step_by(every) {
             let found = state.to_pack(key, &mut place);
-            samples.extend(found.filter(|object| object.dictionary().is_none()).cloned());
+            samples.extend(found.filter(|object| object.can_be_packed()).cloned());
         }
         samples
     }

@@ -8,13 +8,20 @@ use super::super::{
     Batch, CatchUpEntry, Change, Config, Cursor, Delta, IndexBuilder, IndexTerm, Revision, cache,
 };
 use super::*;
-use crate::k8s::{DecodeOptions, Decoder, FieldPath, IndexPath, Resource, ResourceParts, damages};
+use crate::k8s::{
+    DecodeOptions, Decoder, FieldPath, IndexPath, Resource, ResourceParts, ResourceVersion, damages,
+};
 
 const EAGER: Packing = Packing::EAGER;
 
 const LIMITS: Config = Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 8 };
 
 fn object(name: u8, version: u64, style: u8) -> Object {
+    object_at(name, version, &version.to_string(), style)
+}
+
+/// An object whose content is that of a version, with a version as text.
+fn object_at(name: u8, version: u64, text_of_version: &str, style: u8) -> Object {
     let options =
         DecodeOptions { drop_managed_fields: true, drop_last_applied: true, object_bytes_max: 1 << 20 };
     let text = match style % 3 {
@@ -25,7 +32,7 @@ fn object(name: u8, version: u64, style: u8) -> Object {
     };
     let json = serde_json::json!({
         "metadata": {
-            "name": format!("o{name}"), "uid": format!("uid-{name}"), "resourceVersion": version.to_string(),
+            "name": format!("o{name}"), "uid": format!("uid-{name}"), "resourceVersion": text_of_version,
             "labels": {"app": format!("a{}", version % 3)},
         },
         "status": {"text": text, "phase": format!("p{}", version % 2)},
@@ -240,6 +247,25 @@ fn the_first_list_is_packed_while_it_is_under_way() {
     let summary = reader.summary();
     assert!(reader.snapshot().held * 3 < summary.bytes, "{summary:?}");
     assert_eq!(reader.mark().commits, 1);
+}
+
+#[test]
+fn a_list_of_objects_whose_versions_are_no_numbers_waits_for_no_dictionary() {
+    let (mut writer, reader, _) = new_cache();
+    let mut packer = writer.packer(EAGER, backlog(0));
+    writer.commit(vec![Delta::PassBegin]);
+    let mut waited = false;
+    for name in 0..40 {
+        let version = u64::from(name);
+        writer.commit(vec![Delta::PassItem(object_at(name, version, &format!("x{name}"), 0))]);
+        waited |= writer.full_backlog().is_some();
+        packer.step();
+        assert!(writer.full_backlog().is_none());
+    }
+    assert!(waited, "there was enough for a dictionary");
+    writer.commit(vec![Delta::PassEnd(ResourceVersion::new("x40"))]);
+    assert!(!packer.step() && !packer.has_work());
+    assert_eq!((reader.snapshot().len(), packed(&reader), packer.dictionaries.len()), (40, 0, 0));
 }
 
 /// The objects of a first list, of which the first ones have one style and the others another one.

@@ -9,7 +9,7 @@ use std::fmt;
 /// able to give one the hash of another, which non-cryptographic hashes allow. The hash is the same on every machine and in
 /// every release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// Bytes and not a `u128`, which would align each object to 16 bytes.
+// Bytes and not a `u128`, which would be aligned to 16 bytes wherever it is held.
 pub struct ContentHash([u8; 16]);
 
 impl ContentHash {

@@ -370,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn a_version_that_is_no_number_is_that_of_the_masked_object() {
+        let metadata = r#""name":"p","resourceVersion":"8","resourceVersion":"x\"1""#;
+        let pod = object(&format!(
+            r#"{{"metadata":{{"resourceVersion":"9"}},"spec":{{"a":1}},"metadata":{{{metadata}}}}}"#
+        ));
+        let cut = FieldMask::parse("spec.a").unwrap().cut(&pod);
+        assert_eq!([pod, cut].map(|object| object.resource_version().to_string()), ["x\"1"; 2]);
+    }
+
+    #[test]
     fn masks_that_mean_the_same_are_equal() {
         let parse = |text: &str| FieldMask::parse(text).unwrap();
         assert_eq!(parse("spec, status.phase"), parse("status.phase,spec.nodeName,spec"));

@@ -70,8 +70,8 @@ pub(super) struct Head {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Head>() <= 40 && size_of::<Object>() == 8);
 
-/// Stands for a version that is no number below this one. API servers with etcd give none. It is read from the JSON each time, so such an
-/// object is not packed.
+/// Stands for every version that is not a number below this one. API servers with etcd give no such version. It is not in the head, but is
+/// read from the JSON each time. Therefore such an object is not packed.
 const NO_NUMBER: u64 = u64::MAX;
 
 /// What is found out about an object when somebody asks for it.
@@ -311,7 +311,7 @@ impl Object {
         places.map(Places::from_bytes).unwrap_or_default()
     }
 
-    /// `metadata.resourceVersion`.
+    /// `metadata.resourceVersion`. Read from the JSON if it is not a number of 64 bits, at the cost of some allocations.
     pub fn resource_version(&self) -> ResourceVersion {
         match self.head().version {
             NO_NUMBER => self.version_in_json(),
@@ -425,8 +425,8 @@ impl Object {
         }
     }
 
-    /// Whether it can be packed: whether it is not yet, and its version is in its head.
-    pub(super) fn can_be_packed(&self) -> bool {
+    /// Whether it can be packed: it is not packed yet, and its head holds its version.
+    pub fn can_be_packed(&self) -> bool {
         let head = self.head();
         head.common.is_none() && head.version != NO_NUMBER
     }
@@ -559,6 +559,12 @@ impl Object {
             self.head().found().values.store(Some(values.clone()));
         }
         values
+    }
+
+    /// Whether it has values that were read.
+    #[cfg(test)]
+    pub(super) fn has_values(&self) -> bool {
+        self.head().values().is_some()
     }
 
     /// As [`Object::values`], but the values are read anew and do not stay with the object.

@@ -30,10 +30,12 @@ static DAMAGES: AtomicU64 = AtomicU64::new(0);
 
 /// What the objects of a kind have in common, by which they are packed and unpacked.
 pub struct Dictionary {
-    /// What zstd packs by, packed itself: it is only needed to make a press, and the decoder has a copy of its own.
+    /// What zstd packs by, packed itself. Only a press needs it. The decoder has a copy of its own.
     bytes: Box<[u8]>,
     /// Its length unpacked.
     len: usize,
+    /// Its CRC-32 unpacked.
+    checksum: u32,
     /// Values that many objects have. They stay in the text.
     common_values: CommonValues,
     /// Whether bytes that were packed by it could not be unpacked.
@@ -154,6 +156,7 @@ impl Dictionary {
             decoder: DecoderDictionary::copy(bytes),
             bytes: zstd::bulk::compress(bytes, zstd::DEFAULT_COMPRESSION_LEVEL).unwrap_or_default().into(),
             len: bytes.len(),
+            checksum: crc32fast::hash(bytes),
             common_values,
             damaged: AtomicBool::new(false),
         }
@@ -164,16 +167,17 @@ impl Dictionary {
         self.damaged.swap(false, Ordering::AcqRel)
     }
 
-    /// What zstd gets to pack by. Empty if it is damaged: objects are compared once they are packed, so this only makes them larger.
+    /// What zstd gets to pack by. Empty if it is damaged: objects are packed without it then, and get larger.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        zstd::bulk::decompress(&self.bytes, self.len).unwrap_or_default()
+        let bytes = zstd::bulk::decompress(&self.bytes, self.len);
+        bytes.ok().filter(|bytes| crc32fast::hash(bytes) == self.checksum).unwrap_or_default()
     }
 
-    /// The same with damaged bytes of what zstd packs by.
+    /// The same with another byte at a place of what zstd packs by.
     #[cfg(test)]
-    pub(super) fn damaged(mut self) -> Self {
-        let middle = self.bytes.len() / 2;
-        self.bytes[middle..].fill(0xff);
+    pub(super) fn damaged_at(mut self, at: usize, mask: u8) -> Self {
+        let at = at % self.bytes.len();
+        self.bytes[at] ^= mask;
         self
     }
 

@@ -47,8 +47,8 @@ impl Press {
         Self { encoder: EncoderDictionary::copy(&dictionary.bytes(), LEVEL), dictionary }
     }
 
-    /// The same objects, packed; `None` for those that are packed already, cannot be packed or do not get small enough. What is packed is unpacked and
-    /// compared.
+    /// The same objects, packed. `None` for those that are packed already, cannot be packed, or do not get small enough. What is packed is
+    /// unpacked and compared.
     pub fn pack(&self, objects: &[Object], labels: &mut CommonLabels) -> Vec<Option<Object>> {
         let Ok(mut compressor) = compressor(&self.encoder) else {
             return objects.iter().map(|_| None).collect();

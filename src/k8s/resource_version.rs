@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ResourceVersion(Repr);
 
-/// 16 bytes: each object and each stream has several.
+/// 16 bytes: each change and each stream has several.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Repr {
     Number(u64),

@@ -156,7 +156,7 @@ impl Reflector {
             verifier.drive(&client),
             packing::drive(packer, &doubts),
         );
-        // A future that is handed on as it is takes its bytes again in each that takes it.
+        // Boxed, as `run_until_cancelled` would hold the bytes of this future a second time.
         let ended = cancel.run_until_cancelled(Box::pin(all.instrument(span))).await;
         debug_assert!(ended.is_none(), "the pump ends only by being dropped");
     }

@@ -279,7 +279,7 @@ impl Client {
         request: Result<Request<Bytes>, http::Error>,
     ) -> Result<Response<Body>, UpstreamError> {
         let request = request.map_err(|error| UpstreamError::Config(Box::new(error)))?;
-        // Boxed, as each task that asks the API server would have the bytes of this future all its life, and mostly waits.
+        // Boxed, as tasks that send requests mostly wait. Each of them would hold the bytes of this future all the time.
         let response = Box::pin(self.answered(verb, request)).await?;
         if response.status().is_success() {
             return Ok(response);
