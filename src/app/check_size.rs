@@ -16,9 +16,9 @@ const SAMPLE_LEN: u32 = 500;
 /// `memory`: 5,246 bytes for an object of 4,845.
 const OBJECT_OVERHEAD: usize = 401;
 
-/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 113 MB, of which the process takes 15
-/// and their packed JSON 62. Of a million such pods each takes less.
-const PACKED_OVERHEAD: usize = 350;
+/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 103 MB, of which the process takes 15
+/// and their packed JSON 60. Of a million such pods each takes less.
+const PACKED_OVERHEAD: usize = 280;
 
 /// Fewest objects in a sample whose packed size says something.
 const PACKED_LEN_MIN: usize = 100;
@@ -137,7 +137,7 @@ mod tests {
         let size = Size { objects: 100_000, is_least: false, json: 4_845, packed: Some(621) };
         assert_eq!(
             size.sentence(64 << 20),
-            "100000 objects of about 4845 bytes: 525 MB of memory, 97 MB with --cache-packing=auto; and at most 67 MB for \
+            "100000 objects of about 4845 bytes: 525 MB of memory, 90 MB with --cache-packing=auto; and at most 67 MB for \
              recent changes"
         );
         let size = Size { objects: 500, is_least: true, json: 1_000, packed: None };
