@@ -55,8 +55,8 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// A dictionary of 32 KiB may hold several objects of a kind. It costs about 65 KiB ([`Dictionary::held_bytes`]). Live readers that
-    /// keep up have taken a change before 256 others have followed, so only slower ones would gain from more unpacked objects.
+    /// A dictionary of 32 KiB may hold several objects of a kind. It costs at least 59 KiB then ([`Dictionary::held_bytes`]). Live readers
+    /// that keep up have taken a change before 256 others have followed, so only slower ones would gain from more unpacked objects.
     pub const DEFAULT: Self = Self {
         packed_bytes_min: 256 << 10,
         train_bytes_min: 1 << 20,
