@@ -11,8 +11,15 @@ use std::ops::Range;
 use uuid::Uuid;
 use wide::u8x16;
 
+use super::name_parts::{PARTS_MAX, ends_of};
 use super::places::{Places, Span};
 use super::shorthand::{DIGITS_MIN, Held, MARK, NUMBERED_MAX, TIME_BITS, form};
+
+/// Behind the last form of a part of the name.
+const PARTS_END: u8 = form::PART + PARTS_MAX;
+
+// The letters of other forms follow.
+const _: () = assert!(MARK < form::PART && PARTS_END <= b'A');
 
 /// Bytes that are written at once.
 const STEP: usize = 16;
@@ -27,6 +34,7 @@ pub(super) struct Expander {
     /// Behind the JSON that was made last there are bytes of earlier ones.
     json: Vec<u8>,
     numbered: Vec<Range<usize>>,
+    part_ends: Vec<usize>,
 }
 
 /// The JSON so far, and what is left to be read.
@@ -40,6 +48,8 @@ struct Expansion<'e> {
     places: Places,
     /// Where the JSON has the values that can be referred to.
     numbered: &'e mut Vec<Range<usize>>,
+    /// Where the parts of the name end. Empty until one is needed.
+    part_ends: &'e mut Vec<usize>,
 }
 
 // === impl Expander ===
@@ -61,9 +71,10 @@ impl Expander {
             self.json = vec![0; len];
         }
         self.numbered.clear();
+        self.part_ends.clear();
         let json = &mut self.json[..len];
-        let (places, numbered) = (Places::default(), &mut self.numbered);
-        let mut expansion = Expansion { text, values, json, end: 0, places, numbered };
+        let (places, numbered, part_ends) = (Places::default(), &mut self.numbered, &mut self.part_ends);
+        let mut expansion = Expansion { text, values, json, end: 0, places, numbered, part_ends };
         while let Some(form) = expansion.put_text_and_digits()? {
             expansion.put_form(form, held)?;
         }
@@ -113,6 +124,8 @@ impl Expansion<'_> {
                 self.text = rest;
                 self.put_again(self.numbered.get(usize::from(*number))?.clone())
             }
+            form::NAMESPACE_WORD => self.put_bytes(held.key.namespace().as_bytes()),
+            form::PART..PARTS_END => self.put_part(held.key.name(), usize::from(form - form::PART)),
             form => {
                 let start = self.end;
                 self.put_value(form)?;
@@ -141,6 +154,14 @@ impl Expansion<'_> {
         };
         *place = Span { start, end: self.end as u32 };
         Some(())
+    }
+
+    /// Writes the part of a name with this number.
+    fn put_part(&mut self, name: &str, number: usize) -> Option<()> {
+        if self.part_ends.is_empty() {
+            self.part_ends.extend(ends_of(name));
+        }
+        self.put_bytes(name.as_bytes().get(..*self.part_ends.get(number)?)?)
     }
 
     /// Writes the first of the values, of this form.

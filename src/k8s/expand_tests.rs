@@ -40,6 +40,12 @@ fn expand_into(
         let value = match *form {
             form::NAME => format!("\"{}\"", key.name()),
             form::NAMESPACE => format!("\"{}\"", key.namespace()),
+            form::NAMESPACE_WORD => key.namespace().to_owned(),
+            form @ 0x10..0x20 => {
+                let pieces: Vec<_> = key.name().split_inclusive(['-', '.']).collect();
+                let left = pieces.len().checked_sub(usize::from(form - 0x10)).filter(|left| *left > 0)?;
+                pieces[..left].concat().trim_end_matches(['-', '.']).to_owned()
+            }
             form::UID => UID.to_owned(),
             form::VERSION => version.to_string(),
             form::LABELS => LABELS.to_owned(),
@@ -67,7 +73,7 @@ fn expand_into(
         };
         json.extend_from_slice(value.as_bytes());
         let is_value =
-            !matches!(*form, form::NAME | form::NAMESPACE | form::UID | form::VERSION | form::LABELS);
+            matches!(*form, form::UUID | form::TIME | form::MICRO_TIME | form::ADDRESS | form::DIGITS..);
         if is_value && numbered.len() < NUMBERED_MAX {
             numbered.push(value.into_bytes());
         }
@@ -90,7 +96,8 @@ fn time_of(bytes: &[u8]) -> String {
 /// Expands to these lengths, and compares with [`expanded`]. The buffer holds other bytes from before.
 #[track_caller]
 fn check_lens(text: &[u8], values: &[u8], lens_of: impl FnOnce(&Result<Vec<u8>, usize>) -> Vec<usize>) {
-    let (key, version) = (Key::new("shop", "web-1"), ResourceVersion::from(17));
+    let (key, version) =
+        (Key::new("shop", "a-name.of-more-than-16-pieces-1-2-3-4-5-6-7-8-9-10"), ResourceVersion::from(17));
     let SplitLabels { template, values: label_values } = SplitLabels::of(LABELS);
     let template = LabelTemplate::new(&template);
     let labels = Labels::Parts(&template, &label_values);
@@ -98,7 +105,7 @@ fn check_lens(text: &[u8], values: &[u8], lens_of: impl FnOnce(&Result<Vec<u8>, 
     let expected = expanded(text, values, &key, &version);
     for len in lens_of(&expected) {
         for room in [0, len, len + 1, len + 40] {
-            let mut expander = Expander { json: vec![0xff; room], numbered: Vec::new() };
+            let mut expander = Expander { json: vec![0xff; room], ..Expander::default() };
             let json = expander.expand(text, values, held, len).map(|(json, _)| json);
             let expected = expected.as_deref().ok().filter(|json| json.len() == len);
             assert_eq!(json, expected, "{text:?} {values:?} {len}");
@@ -161,7 +168,9 @@ fn what_is_not_whole_is_refused() {
         check(text.as_bytes(), &[1, 2, 3, 4], 0);
         check(text.as_bytes(), &[], 0);
     }
-    for form in [form::NAME, form::NAMESPACE, form::UID, form::VERSION, form::LABELS] {
+    let of_the_name = (0..PARTS_MAX + 1).map(|number| form::PART + number);
+    let others = [form::NAME, form::NAMESPACE, form::NAMESPACE_WORD, form::UID, form::VERSION, form::LABELS];
+    for form in others.into_iter().chain(of_the_name) {
         [-1, 0, 1].iter().for_each(|off| check(&[MARK, form], &[], *off));
     }
     for (form, len) in [(form::UUID, 16), (form::TIME, 4), (form::MICRO_TIME, 7), (form::ADDRESS, 4)] {
@@ -210,7 +219,7 @@ proptest! {
     fn steps_and_bytes_make_the_same_json(
         parts in prop::collection::vec(prop_oneof![
             "[a-z]{0,40}".prop_map(String::into_bytes),
-            prop::sample::select(b"NSUVLutmi?".to_vec()).prop_map(|form| vec![MARK, form]),
+            prop::sample::select(b"NSsUVLutmi?\x10\x11".to_vec()).prop_map(|form| vec![MARK, form]),
             (0x80..=u8::MAX).prop_map(|form| vec![MARK, form]),
             (0..4_u8).prop_map(|number| vec![MARK, form::AGAIN, number]),
             prop::collection::vec(any::<u8>(), 0..4),

@@ -16,6 +16,7 @@ mod lines;
 mod link;
 mod merge_patch;
 mod name;
+mod name_parts;
 mod object;
 mod packed;
 mod places;

@@ -5,7 +5,7 @@
 //! identifiers become their bytes: 16 for a UUID, one for two digits of a hexadecimal number, four for a time in seconds or an address.
 //! They stand one after the other beside the text. A mark of two bytes replaces each of them, the same in every object. If an object has
 //! a value twice, the second mark has the number of the first. Texts that are held beside the packed JSON anyway, as the name, are left
-//! out.
+//! out, and so are parts of the name ([`parts_in`]).
 //!
 //! A value that many objects have is better left in the text: the dictionary holds it once.
 
@@ -18,6 +18,7 @@ use memchr::memmem;
 use uuid::Uuid;
 
 use super::labels::Labels;
+use super::name_parts::{parts_in, words_in};
 use super::words::{self, Digits, Word, Words};
 use super::{Key, ResourceVersion};
 
@@ -30,6 +31,11 @@ pub(super) mod form {
     pub(in crate::k8s) const NAME: u8 = b'N';
     /// The namespace, as a JSON string.
     pub(in crate::k8s) const NAMESPACE: u8 = b'S';
+    /// The namespace, as a word of its own.
+    pub(in crate::k8s) const NAMESPACE_WORD: u8 = b's';
+    /// A part of the name, as a word of its own: this and the number of the part. The whole name has 0, and the last one is below
+    /// [`PARTS_MAX`](super::super::name_parts::PARTS_MAX).
+    pub(in crate::k8s) const PART: u8 = 0x10;
     pub(in crate::k8s) const UID: u8 = b'U';
     pub(in crate::k8s) const VERSION: u8 = b'V';
     pub(in crate::k8s) const LABELS: u8 = b'L';
@@ -174,7 +180,7 @@ pub(super) fn shorten(
 impl Held<'_> {
     /// Where the JSON has these texts, in order. Some may overlap.
     fn places(&self, json: &[u8], at: HeldAt) -> Vec<(Range<usize>, u8)> {
-        let mut places = Vec::with_capacity(8);
+        let mut places = Vec::with_capacity(32);
         let mut put = |text: &str, at: Range<usize>, form| {
             // A mark has two bytes, and saves nothing of a text that short.
             if text.len() > 2 && json.get(at.clone()) == Some(text.as_bytes()) {
@@ -192,8 +198,11 @@ impl Held<'_> {
             let found = memmem::find_iter(json, string.as_bytes());
             places.extend(found.map(|start| (start..start + string.len(), form)));
         }
-        // Where the name is also the namespace, each object has the same mark.
-        places.sort_unstable_by_key(|(at, form)| (at.start, *form));
+        places.extend(words_in(self.key.namespace(), json).map(|at| (at, form::NAMESPACE_WORD)));
+        let parts = parts_in(self.key.name(), json);
+        places.extend(parts.map(|(at, number)| (at, form::PART + number)));
+        // Of several texts at one place, the longest is taken. Of two that are equally long, it is the namespace, which all its objects have.
+        places.sort_unstable_by_key(|(at, form)| (at.start, Reverse(at.end), Reverse(*form)));
         places
     }
 }

@@ -9,9 +9,14 @@ const UID: &str = "6e1f2a00-1c4e-4f0a-9a51-00000000000a";
 
 /// The JSON of an object of this key, uid, version and labels, with this text.
 fn object(name: &str, version: &str, rest: &str) -> (String, Key, ResourceVersion) {
-    let metadata = format!(r#""labels":{{"app":"web"}},"name":"{name}","namespace":"shop","uid":"{UID}""#);
+    object_in("shop", name, version, rest)
+}
+
+fn object_in(namespace: &str, name: &str, version: &str, rest: &str) -> (String, Key, ResourceVersion) {
+    let metadata =
+        format!(r#""labels":{{"app":"web"}},"name":"{name}","namespace":"{namespace}","uid":"{UID}""#);
     let json = format!(r#"{{"metadata":{{{metadata},"resourceVersion":"{version}"}},"rest":"{rest}"}}"#);
-    (json, Key::new("shop", name), ResourceVersion::new(version))
+    (json, Key::new(namespace, name), ResourceVersion::new(version))
 }
 
 /// Shortens it, and checks that it becomes the same again.
@@ -21,8 +26,10 @@ fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonVa
         start..start + text.len()
     };
     let held = Held { key, uid: UID, version, labels: Labels::Json(LABELS) };
+    let uid_at = span(&format!(r#""uid":"{UID}"#));
+    let uid_at = uid_at.end - UID.len()..uid_at.end;
     let version_at = span(r#""resourceVersion":""#).end..span(r#""},"rest"#).start;
-    let at = HeldAt { uid: span(UID), version: version_at.clone(), labels: span(LABELS) };
+    let at = HeldAt { uid: uid_at.clone(), version: version_at.clone(), labels: span(LABELS) };
     let shortened =
         shorten(json.as_bytes(), held, at, common, &mut Numbers::default()).expect("it has no marks");
     assert!(shortened.text.len() <= json.len());
@@ -33,7 +40,7 @@ fn shortened(json: &str, key: &Key, version: &ResourceVersion, common: &CommonVa
     let places = [marked.uid, marked.version, marked.labels].map(Span::range);
     // A version of two digits is no longer than a mark.
     assert_eq!(shortened.marks_tell_places, version.to_string().len() > 2);
-    assert_eq!(shortened.marks_tell_places, places == [span(UID), version_at, span(LABELS)]);
+    assert_eq!(shortened.marks_tell_places, places == [uid_at, version_at, span(LABELS)]);
     shortened
 }
 
@@ -111,6 +118,30 @@ fn texts_that_are_held_beside_are_left_out() {
 }
 
 #[test]
+fn parts_of_the_name_and_the_namespace_within_strings_are_left_out() {
+    let rest = r#"","owner":"shop-web-5d","host":"shop-web.shop.svc","id":"6e1f2a00","command":"/bin/shop-web --id=shop-web-5d-x7"#;
+    let (json, key, version) = object("shop-web-5d-x7", "1700", rest);
+    let Shortened { text, values, .. } = shortened(&json, &key, &version, &CommonValues::default());
+    let expected: [&[u8]; 4] = [
+        b"\"owner\":\"\x01\x11\"",
+        b"\"host\":\"\x01\x12.\x01s.svc\"",
+        b"\"id\":\"\x01\x82\"",
+        b"\"command\":\"/bin/\x01\x12 --id=\x01\x10\"",
+    ];
+    let text = text.escape_ascii().to_string();
+    assert!(text.contains(&expected.join(&b","[..]).escape_ascii().to_string()), "{text}");
+    assert_eq!(values, [0x6e, 0x1f, 0x2a, 0]);
+}
+
+#[test]
+fn the_mark_of_a_uid_goes_before_that_of_a_part() {
+    let (json, key, version) = object(&format!("{UID}-x7"), "1700", UID);
+    let text = shortened(&json, &key, &version, &CommonValues::default()).text;
+    let text = String::from_utf8(text).unwrap().replace('\u{1}', "@");
+    assert!(text.contains("\"uid\":\"@U\"") && text.ends_with("\"rest\":\"@\u{11}\"}"), "{text}");
+}
+
+#[test]
 fn common_values_stay_in_the_text() {
     let rest = |at: usize| format!("image deadbeef00 id {at:08x}f0 twice {at:08x}f0");
     let objects: Vec<_> = (0..10).map(|at| object("web-1", "17", &rest(at)).0).collect();
@@ -139,12 +170,18 @@ proptest! {
     fn shortening_is_lossless(
         parts in prop::collection::vec(prop_oneof![
             "[0-9a-f]{1,70}", "[0-9]{1,21}", "20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{6})?Z?",
-            "[0-9]{1,3}(\\.[0-9]{1,3}){2,4}", "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "[ -~&&[^\"\\\\]]{0,10}", "web-1",
+            "[0-9]{1,3}(\\.[0-9]{1,3}){2,4}", "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "[ -~&&[^\"\\\\]]{0,10}", "web-1", "web", "shop",
         ], 0..40),
         version in "[1-9][0-9]{0,12}",
         separator in "[ .:\\-]?",
+        namespace in prop_oneof![Just("shop".to_owned()), "[a-cé0-9.:_-]{0,8}"],
+        name in prop_oneof![Just("web-1".to_owned()), "[a-cé0-9.:_-]{1,40}", "([a-c]{1,3}[.-]){14,20}[a-c]"],
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
     ) {
-        let (json, key, version) = object("web-1", &version, &parts.join(&separator));
+        let chars: Vec<_> = name.chars().collect();
+        let of_name = cuts.iter().map(|cut| chars[..=cut.index(chars.len())].iter().collect());
+        let parts: Vec<String> = parts.into_iter().chain(of_name).chain([namespace.clone()]).collect();
+        let (json, key, version) = object_in(&namespace, &name, &version, &parts.join(&separator));
         let common = CommonValues::of([json.as_bytes(); 3].into_iter());
         shortened(&json, &key, &version, &common);
         shortened(&json, &key, &version, &CommonValues::default());
