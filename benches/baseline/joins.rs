@@ -11,7 +11,7 @@ use crate::simulator::Simulator;
 const GROUP: &str = "joins";
 /// Size of a pod's JSON, in bytes.
 const POD_BYTES: usize = 5000;
-/// jemalloc returns pages that are no longer needed in at most two rounds of ten seconds, as a round spares the last 1,024 pages.
+/// jemalloc gives back pages that are no longer needed within some seconds.
 const REST: Duration = Duration::from_secs(30);
 const RESOURCES: [&str; 6] = ["pods", "nodes", "namespaces", "services", "replicasets", "deployments"];
 

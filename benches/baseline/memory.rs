@@ -20,7 +20,7 @@ pub(crate) fn objects(bench: &mut Bench) -> anyhow::Result<()> {
     let base = empty.usage()?.rss;
     drop(empty);
     let (server, took) = Server::start(&simulator.url, &["pods"], &[])?;
-    // The allocator returns memory within about ten seconds.
+    // jemalloc gives memory back within some seconds.
     sleep(Duration::from_secs(bench.pick(20, 0)));
     let usage = server.usage()?;
     let informer = server.informers()?.swap_remove(0);

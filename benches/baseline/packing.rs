@@ -15,7 +15,7 @@ use crate::simulator::{Rhythm, Simulator};
 
 const MEGABYTE: f64 = 1e6;
 const GROUP: &str = "packing";
-/// jemalloc returns pages that are no longer needed for up to a minute: in rounds of ten seconds, each of which spares the last 1,024 pages.
+/// After a first list, dictionaries are compared, and jemalloc gives back pages that are no longer needed.
 const REST: Duration = Duration::from_secs(60);
 
 /// The reads. The first list of everything also computes the content hash of each object, for the list's ETag.

@@ -19,8 +19,8 @@ const LOOK_LISTING: Duration = Duration::from_millis(20);
 /// Time between two looks for objects to pack, later on: objects that change in this time are held unpacked, however many they are.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Time after a first list until the dictionary of its first objects is compared with one of all: longer than jemalloc keeps memory that
-/// was freed (its `dirty_decay_ms` is 10 s).
+/// Time after a first list until the dictionary of its first objects is compared with one of all: long enough for the allocator to give back
+/// what the list has freed.
 const SETTLED: Duration = Duration::from_secs(15);
 
 /// Time for which one cache is packed before another one has its turn.
