@@ -16,7 +16,7 @@ const SAMPLE_LEN: u32 = 500;
 /// `memory`: 5,246 bytes for an object of 4,845.
 const OBJECT_OVERHEAD: usize = 401;
 
-/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 103 MB, of which the process takes 15
+/// The same for a packed object. Source: docs/benchmarks.md, `packing`: 100,000 similar pods take 101 MB, of which the process takes 15
 /// and their packed JSON 60. Of a million such pods each takes less.
 const PACKED_OVERHEAD: usize = 280;
 
