@@ -22,20 +22,18 @@ pub(super) fn ends_of(name: &str) -> impl Iterator<Item = usize> {
 pub(super) fn parts_in<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = (Range<usize>, u8)> {
     let ends: Vec<_> = ends_of(name).take_while(|end| is_worth_a_mark(&name[..*end])).collect();
     // Each part begins with the shortest one.
-    let shortest = ends.last().map_or("", |end| &name[..*end]);
-    begins_in(shortest, text).filter_map(move |start| {
-        let is_here = |end: &usize| is_word_at(start, &name[..*end], text);
-        let number = ends.iter().position(is_here)?;
+    let starts = ends.last().map(|end| memmem::find_iter(text, &name[..*end]));
+    starts.into_iter().flatten().filter_map(move |start| {
+        let number = ends.iter().position(|end| is_word_at(start, &name[..*end], text))?;
         Some((start..start + ends[number], number as u8))
     })
 }
 
 /// Where a text has this one as a word of its own.
 pub(super) fn words_in<'a>(word: &'a str, text: &'a [u8]) -> impl Iterator<Item = Range<usize>> {
-    let word = if is_worth_a_mark(word) { word } else { "" };
-    begins_in(word, text)
-        .filter(move |start| is_word_at(*start, word, text))
-        .map(move |start| start..start + word.len())
+    let starts = is_worth_a_mark(word).then(|| memmem::find_iter(text, word));
+    let starts = starts.into_iter().flatten().filter(|start| is_word_at(*start, word, text));
+    starts.map(|start| start..start + word.len())
 }
 
 /// Whether a text is long enough for a mark. One without a letter may be a part of a number, a time or an address, which have forms of their
@@ -44,17 +42,14 @@ fn is_worth_a_mark(text: &str) -> bool {
     text.len() >= LEN_MIN && text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// The places in a text where this one is found with no letter or digit before it. None if it is empty.
-fn begins_in<'a>(sought: &'a str, text: &'a [u8]) -> impl Iterator<Item = usize> {
-    let found = (!sought.is_empty()).then(|| memmem::find_iter(text, sought));
-    found.into_iter().flatten().filter(|start| !text[..*start].last().is_some_and(u8::is_ascii_alphanumeric))
-}
-
-/// Whether a text has this word at a place, with no letter or digit behind it. A member's whole key is none: other objects have it, too.
+/// Whether a text has this word at a place, with no letter or digit before and behind it. A member's whole key is none: other objects have it,
+/// too.
 fn is_word_at(start: usize, word: &str, text: &[u8]) -> bool {
-    let Some(rest) = text[start..].strip_prefix(word.as_bytes()) else { return false };
-    let is_key = rest.starts_with(b"\":") && text[..start].ends_with(b"\"");
-    !is_key && !rest.first().is_some_and(u8::is_ascii_alphanumeric)
+    let (before, rest) = text.split_at(start);
+    let Some(rest) = rest.strip_prefix(word.as_bytes()) else { return false };
+    let is_key = rest.starts_with(b"\":") && before.ends_with(b"\"");
+    let is_within_word = [before.last(), rest.first()].into_iter().flatten().any(u8::is_ascii_alphanumeric);
+    !is_key && !is_within_word
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ fn object(name: &str, version: &str, rest: &str) -> (String, Key, ResourceVersio
     object_in("shop", name, version, rest)
 }
 
+/// The same in a namespace.
 fn object_in(namespace: &str, name: &str, version: &str, rest: &str) -> (String, Key, ResourceVersion) {
     let metadata =
         format!(r#""labels":{{"app":"web"}},"name":"{name}","namespace":"{namespace}","uid":"{UID}""#);
