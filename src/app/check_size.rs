@@ -31,7 +31,7 @@ struct Size {
     is_least: bool,
     /// Average of their JSON, in bytes.
     json: usize,
-    /// The same, packed; `None` if the sample is too small.
+    /// The same, packed; `None` if the sample is too small, or the objects are too few to be packed.
     packed: Option<usize>,
 }
 
@@ -81,12 +81,11 @@ impl Size {
     fn of(sample: &[Object], rest: &Rest) -> Self {
         let len = sample.len();
         let bytes: usize = sample.iter().map(|object| object.json_len()).sum();
-        Self {
-            objects: len + rest.remaining_item_count.unwrap_or(0),
-            is_least: !rest.token.is_empty() && rest.remaining_item_count.is_none(),
-            json: bytes.checked_div(len).unwrap_or(0),
-            packed: (len >= PACKED_LEN_MIN).then(|| packed(sample)),
-        }
+        let objects = len + rest.remaining_item_count.unwrap_or(0);
+        let is_least = !rest.token.is_empty() && rest.remaining_item_count.is_none();
+        let json = bytes.checked_div(len).unwrap_or(0);
+        let is_packed = is_least || objects * json >= Packing::DEFAULT.packed_bytes_min;
+        Self { objects, is_least, json, packed: (is_packed && len >= PACKED_LEN_MIN).then(|| packed(sample)) }
     }
 
     fn sentence(&self, journal_bytes_max: usize) -> String {

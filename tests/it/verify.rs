@@ -313,12 +313,13 @@ async fn check_warns_of_an_exposed_listener_and_of_secrets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_estimates_the_memory_of_a_watch_from_a_page() {
     let server = TestServer::start(&["configmaps"]).await;
-    for index in 0..620 {
-        let data = format!("{index}").repeat(100);
-        let object =
-            json!({"metadata": {"namespace": "web", "name": format!("map-{index}")}, "data": {"a": data}});
-        server.cluster.create("configmaps", object).unwrap();
-    }
+    let create = |namespace: &str, index: usize| {
+        let data = format!("{index}").repeat(200);
+        let metadata = json!({"namespace": namespace, "name": format!("map-{index}")});
+        server.cluster.create("configmaps", json!({"metadata": metadata, "data": {"a": data}})).unwrap();
+    };
+    (0..620).for_each(|index| create("web", index));
+    (0..120).for_each(|index| create("few", index));
     let size = async |resource: &str, place: &str| {
         let (_, report) = check(&server, resource, &[]).await;
         let what = format!("size of configmaps in {place}");
@@ -327,8 +328,11 @@ async fn check_estimates_the_memory_of_a_watch_from_a_page() {
         finding["detail"].as_str().unwrap().to_owned()
     };
     let whole = size("configmaps", "all namespaces").await;
-    assert!(whole.starts_with("620 objects of about "), "{whole}");
+    assert!(whole.starts_with("740 objects of about "), "{whole}");
     assert!(whole.contains(" kB with --cache-packing=auto; and at most 67 MB for recent changes"), "{whole}");
+    // Fewer than 256 KiB are not packed.
+    let few = size("configmaps?namespace=few", "namespace few").await;
+    assert!(few.starts_with("120 objects of about ") && !few.contains("--cache-packing"), "{few}");
     // With a selector the API server does not report the number of objects.
     server
         .cluster
