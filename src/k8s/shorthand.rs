@@ -67,6 +67,12 @@ const DECIMAL_MAX: usize = 19;
 /// Number of values that can be referred to.
 pub(super) const NUMBERED_MAX: usize = u8::MAX as usize;
 
+/// Bytes that are copied at once between marks that are near to each other.
+const STEP: usize = 16;
+
+/// More than there are numbers, so that some are always free.
+const SLOTS: usize = 512;
+
 /// A value is common if one of this number of objects has it, and at least three have it.
 const COMMON_SHARE: usize = 64;
 
@@ -92,7 +98,7 @@ pub(super) struct HeldAt {
 /// Values that many objects have, by their hashes. Should two values have one hash, a value is packed less well.
 #[derive(Default)]
 pub(super) struct CommonValues {
-    hashes: HashSet<u64>,
+    hashes: HashTable<u64>,
     hasher: DefaultHashBuilder,
 }
 
@@ -128,12 +134,12 @@ struct Shortener<'a> {
 }
 
 /// The values of a JSON text that can be referred to. For reuse.
-#[derive(Default)]
 pub(super) struct Numbers {
-    /// Where each of them first stands in the JSON.
-    places: Vec<Range<usize>>,
-    /// Hash and number of each.
-    by_hash: HashTable<(u64, u8)>,
+    /// Where each of them first stands in the JSON, and its hash.
+    values: Vec<(Range<usize>, u64)>,
+    /// Numbers plus one, each in the first free slot from the one on that its hash names. An object may have a hundred values or more, and
+    /// this takes less time for each than a table that can grow.
+    slots: [u8; SLOTS],
 }
 
 /// Shortens the JSON of an object. `None` for a text that has the byte of marks, which is no JSON.
@@ -153,7 +159,7 @@ pub(super) fn shorten(
         words: Words::of(json),
         common,
         shortened: Shortened {
-            text: Vec::with_capacity(json.len()),
+            text: Vec::with_capacity(json.len() + STEP),
             values: Vec::new(),
             marks_tell_places: false,
         },
@@ -229,8 +235,15 @@ impl CommonValues {
         }
         let mut often: Vec<_> = counts.into_iter().filter(|(_, count)| *count >= enough).collect();
         often.sort_unstable_by_key(|(_, count)| Reverse(*count));
-        common.hashes = often.into_iter().take(COMMON_MAX).map(|(hash, _)| hash).collect();
+        for (hash, _) in often.into_iter().take(COMMON_MAX) {
+            common.hashes.insert_unique(hash, hash, |hash| *hash);
+        }
         common
+    }
+
+    /// Whether many objects have the value with this hash.
+    fn has(&self, hash: u64) -> bool {
+        self.hashes.find(hash, |common| *common == hash).is_some()
     }
 
     /// What they cost, about, in bytes.
@@ -241,26 +254,33 @@ impl CommonValues {
 
 // === impl Numbers ===
 
+impl Default for Numbers {
+    fn default() -> Self {
+        Self { values: Vec::new(), slots: [0; SLOTS] }
+    }
+}
+
 impl Numbers {
     fn clear(&mut self) {
-        self.places.clear();
-        self.by_hash.clear();
+        self.values.clear();
+        self.slots.fill(0);
     }
 
-    /// The number of this value of the JSON.
-    fn find(&self, json: &[u8], value: &Range<usize>, hash: u64) -> Option<u8> {
-        let is_value = |(its_hash, number): &(u64, u8)| {
-            *its_hash == hash && json[self.places[usize::from(*number)].clone()] == json[value.clone()]
-        };
-        self.by_hash.find(hash, is_value).map(|(_, number)| *number)
-    }
-
-    /// Gives a value the next number, if there is one.
-    fn add(&mut self, value: Range<usize>, hash: u64) {
-        if self.places.len() < NUMBERED_MAX {
-            self.by_hash.insert_unique(hash, (hash, self.places.len() as u8), |(hash, _)| *hash);
-            self.places.push(value);
+    /// The number of this value of the JSON. A value that has none gets the next one, if there is one left.
+    fn find_or_add(&mut self, json: &[u8], value: &Range<usize>, hash: u64) -> Option<u8> {
+        let mut slot = hash as usize % SLOTS;
+        while let Some(number) = self.slots[slot].checked_sub(1) {
+            let (place, its_hash) = &self.values[usize::from(number)];
+            if *its_hash == hash && json[place.clone()] == json[value.clone()] {
+                return Some(number);
+            }
+            slot = (slot + 1) % SLOTS;
         }
+        if self.values.len() < NUMBERED_MAX {
+            self.values.push((value.clone(), hash));
+            self.slots[slot] = self.values.len() as u8;
+        }
+        None
     }
 }
 
@@ -273,20 +293,19 @@ impl Shortener<'_> {
         while let Some((found, value)) = next_value(self.json, &mut self.words, at..end) {
             at = found.end;
             let hash = self.common.hasher.hash_one(&self.json[found.clone()]);
-            if !self.common.hashes.contains(&hash) {
+            if !self.common.has(hash) {
                 self.shorten_value(found, &value, hash);
             }
         }
     }
 
     fn shorten_value(&mut self, found: Range<usize>, value: &Value, hash: u64) {
-        if let Some(number) = self.numbers.find(self.json, &found, hash) {
+        let json = self.json;
+        if let Some(number) = self.numbers.find_or_add(json, &found, hash) {
             self.mark(found, form::AGAIN);
             self.shortened.text.push(number);
             return;
         }
-        self.numbers.add(found.clone(), hash);
-        let json = self.json;
         let values = &mut self.shortened.values;
         let form = match value {
             Value::Uuid(uuid) => {
@@ -307,9 +326,11 @@ impl Shortener<'_> {
                 form::ADDRESS
             }
             Value::Digits => {
+                let (eights, rest) = json[found.clone()].as_chunks();
+                eights.iter().for_each(|eight| values.extend_from_slice(&bytes_of(*eight)));
                 let pair =
                     |digits: &[u8]| nibble(digits[0]) << 4 | digits.get(1).map_or(0, |digit| nibble(*digit));
-                values.extend(json[found.clone()].chunks(2).map(pair));
+                values.extend(rest.chunks(2).map(pair));
                 form::DIGITS + (found.len() - DIGITS_MIN) as u8
             }
         };
@@ -324,7 +345,16 @@ impl Shortener<'_> {
     }
 
     fn write_until(&mut self, end: usize) {
-        self.shortened.text.extend_from_slice(&self.json[self.written..end]);
+        let text = &mut self.shortened.text;
+        match self.json[self.written..].first_chunk::<STEP>() {
+            // To copy a number of bytes that the compiler knows takes less time than a call for a few.
+            Some(step) if end - self.written <= STEP => {
+                let len = text.len() + end - self.written;
+                text.extend_from_slice(step);
+                text.truncate(len);
+            }
+            _ => text.extend_from_slice(&self.json[self.written..end]),
+        }
         self.written = end;
     }
 }
@@ -417,6 +447,17 @@ fn address_in(text: &[u8]) -> Option<(usize, Value)> {
         at += digits;
     }
     Some((at, Value::Address(address)))
+}
+
+/// What eight hexadecimal digits stand for, all computed at once.
+fn bytes_of(digits: [u8; 8]) -> [u8; 4] {
+    let digits = u64::from_le_bytes(digits);
+    // As `nibble` does, in each byte.
+    let nibbles = (digits & 0x0f0f_0f0f_0f0f_0f0f) + 9 * (digits >> 6 & 0x0101_0101_0101_0101);
+    // The first digit of each two is the upper half of a byte, and stands below the second one.
+    let bytes = (nibbles << 4 | nibbles >> 8) & 0x00ff_00ff_00ff_00ff;
+    let twos = (bytes | bytes >> 8) & 0x0000_ffff_0000_ffff;
+    ((twos | twos >> 16) as u32).to_le_bytes()
 }
 
 /// What a hexadecimal digit stands for. The letters' codes end in 1 to 6.

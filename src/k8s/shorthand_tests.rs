@@ -95,6 +95,30 @@ fn what_has_no_shorter_form_stays() {
 }
 
 #[test]
+fn eight_digits_at_once_are_the_same_as_two_by_two() {
+    for digits in [b"01234567", b"89abcdef", b"f0e1d2c3", b"9a9a0f0f", b"ffffffff", b"00000000"] {
+        let two_by_two: Vec<_> = digits.chunks(2).map(|two| nibble(two[0]) << 4 | nibble(two[1])).collect();
+        assert_eq!(bytes_of(*digits).to_vec(), two_by_two);
+    }
+}
+
+#[test]
+fn values_keep_their_numbers_when_their_hashes_name_one_slot() {
+    let json = b"aabbccddaabbee";
+    let mut numbers = Numbers::default();
+    let mut number = |value: Range<usize>, hash| numbers.find_or_add(json, &value, hash);
+    let last = SLOTS as u64 - 1;
+    // Another hash with the same slot, and another value with the same hash.
+    assert_eq!([number(0..2, last), number(2..4, last + SLOTS as u64), number(4..6, last)], [None; 3]);
+    assert_eq!(number(8..10, last), Some(0));
+    assert_eq!(number(10..12, last + SLOTS as u64), Some(1));
+    assert_eq!(number(4..6, last), Some(2));
+    numbers.clear();
+    assert_eq!(numbers.find_or_add(json, &(4..6), last), None);
+    assert_eq!(numbers.find_or_add(json, &(4..6), last), Some(0));
+}
+
+#[test]
 fn a_value_is_held_once() {
     let (text, values) = of_text("10.1.2.3 deadbeef01 10.1.2.3 deadbeef01");
     assert_eq!(text, b"\x01i \x01\x84 \x01A\0 \x01A\x01");
