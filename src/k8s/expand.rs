@@ -13,16 +13,13 @@ use wide::u8x16;
 
 use super::name_parts::{PARTS_MAX, ends_of};
 use super::places::{Places, Span};
-use super::shorthand::{DIGITS_MIN, Held, MARK, NUMBERED_MAX, TIME_BITS, form};
+use super::shorthand::{DIGITS_MIN, Held, MARK, NUMBERED_MAX, STEP, TIME_BITS, form};
 
 /// Behind the last form of a part of the name.
 const PARTS_END: u8 = form::PART + PARTS_MAX;
 
 // The letters of other forms follow.
 const _: () = assert!(MARK < form::PART && PARTS_END <= b'A');
-
-/// Bytes that are written at once.
-const STEP: usize = 16;
 
 /// Bytes of text that are searched for a mark step by step. Marks are often a few bytes apart. For texts that short, one call that
 /// searches and another that copies would take longer.

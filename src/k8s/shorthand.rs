@@ -67,11 +67,14 @@ const DECIMAL_MAX: usize = 19;
 /// Number of values that can be referred to.
 pub(super) const NUMBERED_MAX: usize = u8::MAX as usize;
 
-/// Bytes that are copied at once between marks that are near to each other.
-const STEP: usize = 16;
+/// Bytes that are copied at once where marks are near to each other.
+pub(super) const STEP: usize = 16;
 
-/// More than there are numbers, so that some are always free.
+/// Slots for the numbers of values.
 const SLOTS: usize = 512;
+
+// A search for a value ends at a free slot.
+const _: () = assert!(SLOTS > NUMBERED_MAX);
 
 /// A value is common if one of this number of objects has it, and at least three have it.
 const COMMON_SHARE: usize = 64;
