@@ -40,6 +40,7 @@ mod support;
 mod tidy;
 mod tidy_circles;
 mod tidy_docs;
+mod tidy_files;
 mod upstream;
 mod verify;
 mod views;
