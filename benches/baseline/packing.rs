@@ -18,9 +18,15 @@ const GROUP: &str = "packing";
 /// After a first list, dictionaries are compared, and jemalloc gives back pages that are no longer needed.
 const REST: Duration = Duration::from_secs(60);
 
-/// The reads. The first list of everything also computes the content hash of each object, for the list's ETag.
-const READS: [&str; 4] =
-    ["CPU, first list of everything", "CPU, list of everything", "CPU, one object", "CPU, ten by index"];
+/// The reads. The first list of everything also computes the content hash of each object, for the list's ETag. The fifty objects are those
+/// of five nodes: always of the same five, which stay in the processor's cache, or of other five each time.
+const READS: [&str; 5] = [
+    "CPU, first list of everything",
+    "CPU, list of everything",
+    "CPU, one object",
+    "CPU, fifty by index",
+    "CPU, other fifty by index",
+];
 
 /// The results with one setting.
 struct Figures {
@@ -31,7 +37,7 @@ struct Figures {
     held: f64,
     after_changes: f64,
     /// CPU of [`READS`], in microseconds.
-    reads: [f64; 4],
+    reads: [f64; READS.len()],
 }
 
 pub(crate) fn run(bench: &mut Bench) -> anyhow::Result<()> {
@@ -103,26 +109,7 @@ fn measure(
         Ok(server.informers()?.iter().filter_map(|informer| informer[name].as_f64()).sum())
     };
     let (json, held) = (sum("bytes")?, sum("heldBytes")?);
-    let cpu = |times: usize, path: &str| -> anyhow::Result<f64> {
-        let before = server.usage()?.cpu_seconds;
-        for _ in 0..times {
-            anyhow::ensure!(get(server.address, path)?.len() > 100, "nothing at {path}");
-        }
-        Ok((server.usage()?.cpu_seconds - before) * 1e6 / times as f64)
-    };
-    let reads = if source == "alike" {
-        let all = "/v1/snapshot/pods";
-        let (one, some) = ("/v1/snapshot/pods/load-07/load-0000007", "/v1/index/pods/spec.nodeName/node-07");
-        // The first request of each kind has costs that do not recur.
-        for path in [one, some] {
-            get(server.address, path)?;
-        }
-        let first = cpu(1, all)?;
-        let (lists, small) = (bench.pick(8, 1), bench.pick(4000, 10));
-        [first, cpu(lists, all)?, cpu(small, one)?, cpu(small, some)?]
-    } else {
-        [f64::NAN; 4]
-    };
+    let reads = if source == "alike" { read(bench, &server)? } else { [f64::NAN; READS.len()] };
     let mut after_changes = f64::NAN;
     if source == "alike" {
         // Each object changes, in another order than that of the keys, until the journal was filled many times.
@@ -138,6 +125,34 @@ fn measure(
         after_changes = server.usage()?.rss;
     }
     Ok(Figures { seconds: took.as_secs_f64(), synced, steady, json, held, after_changes, reads })
+}
+
+/// The CPU of [`READS`], in microseconds.
+fn read(bench: &Bench, server: &Server) -> anyhow::Result<[f64; READS.len()]> {
+    let cpu = |times: usize, path: &dyn Fn(usize) -> String| -> anyhow::Result<f64> {
+        let before = server.usage()?.cpu_seconds;
+        for nth in 0..times {
+            let path = path(nth);
+            anyhow::ensure!(get(server.address, &path)?.len() > 100, "nothing at {path}");
+        }
+        Ok((server.usage()?.cpu_seconds - before) * 1e6 / times as f64)
+    };
+    let all = |_: usize| "/v1/snapshot/pods".to_owned();
+    let one = |_: usize| "/v1/snapshot/pods/load-07/load-0000007".to_owned();
+    // Ten pods are on a node.
+    let nodes = bench.pick(10_000, 100);
+    let fifty_from = |node: usize| {
+        let values = (node..node + 5).map(|node| format!("value=node-{node:02}"));
+        format!("/v1/index/pods/spec.nodeName?{}", values.collect::<Vec<_>>().join("&"))
+    };
+    let (fifty, other_fifty) = (|_: usize| fifty_from(7), |nth: usize| fifty_from(nth * 1009 % (nodes - 5)));
+    // The first request of each kind has costs that do not recur.
+    for path in [one(0), fifty(0)] {
+        get(server.address, &path)?;
+    }
+    let first = cpu(1, &all)?;
+    let (lists, small) = (bench.pick(8, 1), bench.pick(4000, 10));
+    Ok([first, cpu(lists, &all)?, cpu(small, &one)?, cpu(small, &fifty)?, cpu(small, &other_fifty)?])
 }
 
 fn report(bench: &mut Bench, case: &str, count: usize, packed: &Figures, plain: &Figures) {

@@ -85,6 +85,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> anyhow::Result<Vec<u8>> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
+    anyhow::ensure!(answer.starts_with(b"HTTP/1.1 200 "), "{path}: {}", String::from_utf8_lossy(&answer));
     let end = memchr::memmem::find(&answer, b"\r\n\r\n").context("an answer without a head")?;
     Ok(answer.split_off(end + 4))
 }
