@@ -66,6 +66,8 @@ pub struct Candidates {
     pub snapshot: Snapshot,
     /// The keys that an index gave; `None` for all in scope.
     keys: Option<KeySet>,
+    /// Whether the terms and the condition are known to hold for the objects with these keys.
+    all_match: bool,
 }
 
 impl Default for Selection {
@@ -172,6 +174,11 @@ impl Selection {
     /// Whether it has conditions on the content of objects, so that a change can make one begin or stop to match.
     pub fn selects(&self) -> bool {
         !self.terms.is_empty() || self.condition.is_some()
+    }
+
+    /// Whether its only condition on the content of objects is a single term, so that an index answers it completely.
+    fn is_one_term(&self) -> bool {
+        self.terms.terms().len() == 1 && self.condition.is_none()
     }
 
     /// Whether a key is in scope. This never changes for an object.
@@ -323,14 +330,20 @@ impl Matcher {
         terms_hold && self.selection.condition_holds(object)
     }
 
+    /// Whether one of these candidates matches. An object that is known to match, by an index or an earlier look, is not read.
+    pub fn matches_among(&self, candidates: &Candidates, object: &Object) -> bool {
+        if candidates.all_match { self.selection.in_scope(object.key()) } else { self.matches(object) }
+    }
+
     /// The objects of the current state that may match.
     pub fn candidates(&self) -> Candidates {
         match &self.index {
             Some(index) => {
                 let (snapshot, keys) = index.snapshot();
-                Candidates { snapshot, keys: Some(keys) }
+                let all_match = self.selection.is_one_term();
+                Candidates { snapshot, keys: Some(keys), all_match }
             }
-            None => Candidates { snapshot: self.reader.snapshot(), keys: None },
+            None => Candidates::all(self.reader.snapshot()),
         }
     }
 
@@ -356,12 +369,17 @@ impl Matcher {
 impl Candidates {
     /// All objects of a state.
     pub fn all(snapshot: Snapshot) -> Self {
-        Self { snapshot, keys: None }
+        Self { snapshot, keys: None, all_match: false }
     }
 
     /// The objects of a state with these keys.
     pub fn of_keys(snapshot: Snapshot, keys: KeySet) -> Self {
-        Self { snapshot, keys: Some(keys) }
+        Self { snapshot, keys: Some(keys), all_match: false }
+    }
+
+    /// The objects of a state with these keys, all of which match.
+    pub fn matching(snapshot: Snapshot, keys: KeySet) -> Self {
+        Self { all_match: true, ..Self::of_keys(snapshot, keys) }
     }
 }
 
@@ -403,6 +421,7 @@ mod tests {
             held in prop::collection::vec((0..4usize, 0..20u8, 0..3u8), 0..40),
             asked in prop::collection::vec(0..4usize, 0..4),
             apps in prop::collection::btree_set(0..3u8, 1..3),
+            without in prop::option::of(0..3u8),
         ) {
             let now = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { Instant::now() });
             let config = cache::Config { journal_len_max: 4, journal_bytes_max: 1 << 20, tombstones_len_max: 4 };
@@ -410,7 +429,8 @@ mod tests {
             let items = held.into_iter().map(|one| Delta::PassItem(object(one)));
             writer.commit([Delta::PassBegin].into_iter().chain(items).chain([Delta::PassEnd(1.into())]).collect());
             let apps: Vec<_> = apps.iter().map(u8::to_string).collect();
-            let labels = LabelSelector::parse(&format!("app in ({})", apps.join(","))).unwrap();
+            let without_term = without.map(|app| format!(",app!={app}")).unwrap_or_default();
+            let labels = LabelSelector::parse(&format!("app in ({}){without_term}", apps.join(","))).unwrap();
             let namespaces = asked.iter().map(|at| NAMESPACES[*at].to_owned()).collect();
             let selection = Arc::new(Selection::new(namespaces, None, &labels, &FieldSelector::default()));
             let mut builder = reader.build_index(&selection.index_wanted().unwrap().path, now).unwrap();
@@ -421,7 +441,11 @@ mod tests {
             let starts = std::iter::once(None).chain(all.after(None).map(|object| Some(object.key())));
             for start in starts {
                 let expected: BTreeSet<_> = selection.objects(&all, start).map(|object| object.key()).collect();
-                prop_assert!(matcher.reach(&state, start).map(|object| object.key()).eq(expected));
+                let reached = || matcher.reach(&state, start);
+                let matching = reached().filter(|object| matcher.matches_among(&state, object));
+                prop_assert!(matching.map(|object| object.key()).eq(expected.iter().copied()));
+                // The index answers the only term.
+                prop_assert!(without.is_some() || reached().map(|object| object.key()).eq(expected));
             }
         }
     }

@@ -75,7 +75,7 @@ impl Contents {
                 let listing = Listing::new(informers, selection, states, generations, turns);
                 let (hash, keys) = listing.content().await?;
                 if let Some(keys) = keys {
-                    *state = Candidates::of_keys(state.snapshot.clone(), keys.into());
+                    *state = Candidates::matching(state.snapshot.clone(), keys.into());
                 }
                 hash
             }

@@ -206,7 +206,7 @@ impl Listing {
             let after = place.after.take();
             for object in matcher.reach(&state, after.as_ref()) {
                 passed += 1;
-                if matcher.matches(object) && !visit(object, place) {
+                if matcher.matches_among(&state, object) && !visit(object, place) {
                     place.after = Some(object.key().clone());
                     return Ok(Stopped::Visitor);
                 }
