@@ -238,7 +238,7 @@ pub(super) async fn watch(
     ready(&server, &target).await?;
     let path = index_path(path, &target.informers)?;
     if asked.is_head {
-        return Ok(asked.headers().into_response());
+        return Ok(asked.head());
     }
     let mut parts = Vec::new();
     for informer in target.informers {

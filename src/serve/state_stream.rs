@@ -107,7 +107,12 @@ impl Asked {
         })
     }
 
-    pub(super) fn headers(&self) -> HeaderMap {
+    /// The answer to a `HEAD`.
+    pub(super) fn head(&self) -> Response {
+        watch::head_of_stream(self.headers())
+    }
+
+    fn headers(&self) -> HeaderMap {
         let mut headers = watch::stream_headers(self.format, Coding::Identity, 0);
         headers.remove(header::AGE);
         headers.insert(header::VARY, HeaderValue::from_static("Accept"));

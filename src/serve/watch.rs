@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
+use super::body::FramesBody;
 use super::negotiate::{accepted, coding};
 use super::params::Params;
 use super::stream::WatchStream;
@@ -122,7 +123,7 @@ impl WatchRequest {
             (format == Format::WebSocket).then(|| websocket::Handshake::read(headers)).transpose()?;
         let coding = if format == Format::WebSocket { Coding::Identity } else { coding(headers) };
         if request.method == Method::HEAD {
-            return Ok(stream_headers(format, coding, age).into_response());
+            return Ok(head_of_stream(stream_headers(format, coding, age)));
         }
         let stream = self.open(server, from, format, |encoder| shape(encoder.compressed(coding))).await?;
         stream.comes_from(&request.uri, &request.extensions);
@@ -157,6 +158,13 @@ impl WatchRequest {
             server.hub.subscribe(subscription).map_err(|error| hub_error::not_subscribed(&error))?;
         Ok(WatchStream::new(subscriber, encoder, server.turns.clone()))
     }
+}
+
+/// The answer to a `HEAD`. Like the stream, it has no `Content-Length`, which a body known to be empty would get.
+pub(super) fn head_of_stream(headers: HeaderMap) -> Response {
+    let mut response = FramesBody::new(futures_util::stream::empty()).into_response();
+    response.headers_mut().extend(headers);
+    response
 }
 
 pub(super) fn stream_headers(format: Format, coding: Coding, age: u64) -> HeaderMap {

@@ -68,11 +68,25 @@ async fn an_event_stream_tells_proxies_not_to_buffer_it() {
         assert_eq!(stream.header(name).as_deref(), Some(value), "{name}: {}", stream.head);
     }
     assert_eq!(stream.header("content-encoding"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_request_gets_the_headers_of_a_stream() {
+    let server = TestServer::start(&["pods"]).await;
     let headers = [("Accept", "text/event-stream")];
-    let head = crate::support::client::request(server.address, "HEAD", WATCH, &headers).await;
-    assert_eq!((head.status(), head.header("content-type").as_deref()), (200, Some("text/event-stream")));
-    assert!(head.body.is_empty() && head.complete);
-    assert_eq!(server.hub.subscribers(), 1, "HEAD made a subscription");
+    // Kept, so that their ends do not change the number of subscribers.
+    let mut streams = Vec::new();
+    for path in [WATCH, "/v1/world/pods", "/v1/watch-index/pods/spec.nodeName", "/v1/watch-graph/pods"] {
+        let stream = Stream::http(server.address, path, &headers).await.unwrap();
+        let subscribers = server.hub.subscribers();
+        let head = crate::support::client::request(server.address, "HEAD", path, &headers).await;
+        assert_eq!((head.status(), server.hub.subscribers()), (200, subscribers), "{path}");
+        assert!(head.body.is_empty() && head.complete, "{path}");
+        for name in ["content-type", "content-length", "cache-control", "vary", "x-accel-buffering"] {
+            assert_eq!(head.header(name), stream.header(name), "{path} {name}");
+        }
+        streams.push(stream);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

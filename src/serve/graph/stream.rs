@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, RawQuery, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -81,7 +81,7 @@ pub(in crate::serve) async fn watch(
     let asked = Asked::read(&request, &params)?;
     let request = request::Request::read(&server, target::path_after(ROUTE, request.uri()), &params).await?;
     if asked.is_head {
-        return Ok(asked.headers().into_response());
+        return Ok(asked.head());
     }
     let permit = server.hub.permit(request.target.informers.clone());
     let permit = permit.map_err(|error| hub_error::not_subscribed(&error))?;
