@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-use crate::k8s::{Cause, Details, Object, Status};
+use crate::k8s::{Cause, Damaged, Details, Object, Status};
 
 /// An error that is answered as a Kubernetes `Status`.
 #[derive(Clone, Debug)]
@@ -113,9 +113,14 @@ impl ApiError {
             .retry_after(retry_after_seconds)
     }
 
-    /// The object's JSON. 503 if its packed bytes are damaged: everything is fetched again.
+    /// 503: packed bytes of an object are damaged. Everything is fetched again.
+    pub fn damaged() -> Self {
+        Self::unavailable(Damaged.to_string(), 1)
+    }
+
+    /// The object's JSON. 503 if its packed bytes are damaged.
     pub fn readable(object: &Object) -> Result<Bytes, Self> {
-        object.try_json().map_err(|damaged| Self::unavailable(damaged.to_string(), 1))
+        object.try_json().map_err(|Damaged| Self::damaged())
     }
 
     /// 504: the cache did not reach a resourceVersion in time (U9).

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
@@ -23,7 +24,7 @@ use super::waiting::{self, Awaited, ContentAt, PREFERENCE_APPLIED};
 use super::{ApiError, Server, join};
 use crate::encode::{Coding, Frames, ListEncoder, ListFormat};
 use crate::hub::{Candidates, Informer, ResumeToken, Selection};
-use crate::k8s::{ContentHash, Damaged, Object, damages_of_thread};
+use crate::k8s::{ContentHash, Object, damages_of_thread};
 
 const PARAMS: &[&str] = &["resourceVersion", "timeoutSeconds", "limit", "continue", "join"];
 pub(super) const OFFERED: [(&str, ListFormat); 3] = [
@@ -227,14 +228,15 @@ impl ListAnswer {
         let mut found = self.states.iter().map(|state| self.selection.objects(&state.snapshot, None).next());
         let object = found.find_map(|object| object).cloned();
         let name = self.selection.name.as_deref().unwrap_or_default();
-        let object = object.ok_or_else(|| match damages_of_thread() == before {
-            true => ApiError::no_object(&self.informers[0].spec.resource, name),
-            // It may not match because it cannot be unpacked.
-            false => ApiError::unavailable(Damaged.to_string(), 1),
-        })?;
-        ApiError::readable(&object)?;
         let form = &self.selection.form;
-        let hash = form.content_hash(&object);
+        let hash = object.as_ref().map(|object| form.content_hash(object));
+        if damages_of_thread() != before {
+            // It may not match because it cannot be unpacked.
+            return Err(ApiError::damaged());
+        }
+        let (Some(object), Some(hash)) = (object, hash) else {
+            return Err(ApiError::no_object(&self.informers[0].spec.resource, name));
+        };
         let of = |state: &Candidates| {
             let held = state.snapshot.get(object.key()).is_some_and(|held| held.is_same(&object));
             let hash = if held { hash } else { ContentHash::default() };
@@ -244,8 +246,15 @@ impl ListAnswer {
         // Of a part, the version is in the bytes and not in the hash.
         let weak = if form.fields.is_some() { "W/" } else { "" };
         self.tag = HeaderValue::from_str(&format!("{weak}\"{hash}\"")).ok();
-        self.shape = Shape::Object(self.selection.form.show(&object));
+        self.shape = Shape::Object(object);
         Ok(())
+    }
+
+    /// The JSON of an object in the form that is asked for.
+    fn json_of(&self, object: &Object) -> Result<Bytes, ApiError> {
+        let before = damages_of_thread();
+        let json = self.selection.form.show(object).json();
+        if damages_of_thread() == before { Ok(json) } else { Err(ApiError::damaged()) }
     }
 
     /// Makes the tag of the first page from its content and form: it is the same on every replica with the same objects. It
@@ -291,7 +300,10 @@ impl ListAnswer {
         let mut response = match &self.shape {
             Shape::Object(object) => {
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                one(object)
+                match self.json_of(object) {
+                    Ok(json) => one(json),
+                    Err(error) => return error.into_response(),
+                }
             }
             Shape::List(_) => {
                 let content_type = match request.format {
@@ -408,10 +420,10 @@ impl ListAnswer {
     }
 }
 
-/// The body of one object.
-fn one(object: &Object) -> Response {
+/// The answer with one object.
+fn one(json: Bytes) -> Response {
     let mut frames = Frames::new();
-    frames.share(object.json());
+    frames.share(json);
     frames.put("\n");
     frames.cut();
     let length = HeaderValue::from(bytes::Buf::remaining(&frames));
