@@ -53,6 +53,11 @@ impl KeySet {
         Key::namespace_range_after(namespace, key).map(|range| self.range(range)).into_iter().flatten()
     }
 
+    /// How many keys it has, where one that several values have may count for each.
+    pub fn count(&self) -> usize {
+        self.few.len() + self.many.iter().map(OrdSet::len).sum::<usize>()
+    }
+
     /// How many ranges [`KeySet::namespace_after`] opens.
     pub fn ranges(&self) -> usize {
         1 + self.many.len()

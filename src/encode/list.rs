@@ -14,11 +14,11 @@ pub fn partial(object: &Object, out: &mut Frames) {
     out.put("}");
 }
 
-/// Appends an object: by reference, or copied if it is packed.
+/// Appends an object: by reference, or copied if it has to be unpacked.
 pub(super) fn whole(object: &Object, out: &mut Frames) {
-    match object.dictionary() {
-        None => out.share(object.json()),
-        Some(_) => object.lend(|json| out.put_bytes(json)),
+    match object.json_at_hand() {
+        Some(json) => out.share(json),
+        None => object.lend(|json| out.put_bytes(json)),
     }
 }
 

@@ -377,6 +377,11 @@ impl Candidates {
         Self { snapshot, keys: Some(keys), all_match: false }
     }
 
+    /// How many objects they are.
+    pub fn count(&self) -> usize {
+        self.keys.as_ref().map_or_else(|| self.snapshot.len(), KeySet::count)
+    }
+
     /// The objects of a state with these keys, all of which match.
     pub fn matching(snapshot: Snapshot, keys: KeySet) -> Self {
         Self { all_match: true, ..Self::of_keys(snapshot, keys) }

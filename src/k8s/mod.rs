@@ -10,6 +10,7 @@ mod expand;
 mod field_mask;
 mod index_path;
 mod json;
+mod kept;
 pub(crate) mod kinds;
 mod labels;
 mod lines;

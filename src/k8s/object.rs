@@ -1,7 +1,6 @@
 //! An immutable object: its identity and its JSON.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use serde_json::value::RawValue;
 use triomphe::ThinArc;
 
 use super::json::{MemberKey, string};
+use super::kept::{self, StateId};
 use super::labels::Labels;
 use super::packed::{Common, PackedRef};
 use super::places::{Places, Span};
@@ -21,25 +21,6 @@ use super::{
     ContentHash, Damaged, Dictionary, IndexPaths, IndexValues, Key, Resource, ResourceVersion,
     damages_of_thread,
 };
-
-/// Unpacked objects up to this size are remembered by the thread that unpacked them.
-const REMEMBERED_BYTES_MAX: usize = 64 << 10;
-
-thread_local! {
-    /// What this thread unpacked last, as an object is matched, hashed and written one after the other.
-    static LAST_UNPACKED: RefCell<Option<Unpacked>> = const { RefCell::new(None) };
-}
-
-/// The JSON of a packed object, and what tells that object from others. It does not hold the object, which would hold its dictionary: an
-/// idle thread would keep that in memory.
-struct Unpacked {
-    address: usize,
-    key: Key,
-    version: u64,
-    checksum: u32,
-    json: Bytes,
-    places: Places,
-}
 
 /// An object as the API server sent it: one allocation of exact size with its compact JSON and the places of uid, version and
 /// labels in it. Labels and fields are read from the JSON when needed, so that nothing is held twice. Cheap to clone: a clone is the
@@ -212,25 +193,6 @@ impl fmt::Debug for JsonText<'_> {
     }
 }
 
-// === impl Unpacked ===
-
-impl Unpacked {
-    fn new(object: &Object, json: Bytes, places: Places) -> Self {
-        let Head { ref key, version, checksum, .. } = *object.head();
-        Self { address: object.address(), key: key.clone(), version, checksum, json, places }
-    }
-
-    /// The JSON and the places in it, if it is of this object. Another one may have its address by now, so the rest has to be the same,
-    /// too.
-    fn json_of(&self, object: &Object) -> Option<(Bytes, Places)> {
-        let head = object.head();
-        let is_same = self.address == object.address()
-            && (self.checksum, self.json.len()) == (head.checksum, head.json_len as usize)
-            && (&self.key, self.version) == (&head.key, head.version);
-        is_same.then(|| (self.json.clone(), self.places))
-    }
-}
-
 // === impl Object ===
 
 impl Object {
@@ -365,17 +327,35 @@ impl Object {
 
     /// The JSON of what is packed, and the places in it. An object that is asked for again by the same thread is not unpacked twice.
     fn unpack(&self, packed: PackedRef<'_>) -> Result<(Bytes, Places), Damaged> {
-        LAST_UNPACKED.with_borrow_mut(|last| {
-            if let Some(known) = last.as_ref().and_then(|last| last.json_of(self)) {
-                return Ok(known);
-            }
-            let copy = |json: &[u8], places| (Bytes::copy_from_slice(json), places);
-            let (json, places) = packed.unpack(self.key(), &self.resource_version(), copy)?;
-            if json.len() <= REMEMBERED_BYTES_MAX {
-                *last = Some(Unpacked::new(self, json.clone(), places));
-            }
-            Ok((json, places))
-        })
+        if let Some(known) = kept::find(self.state_id()) {
+            return Ok(known);
+        }
+        let copy = |json: &[u8], places| (Bytes::copy_from_slice(json), places);
+        let (json, places) = packed.unpack(self.key(), &self.resource_version(), copy)?;
+        kept::keep_last(self.state_id(), &json, places);
+        Ok((json, places))
+    }
+
+    /// The JSON, to be kept, if it is not packed or this thread has unpacked it already. Otherwise [`Object::lend`] takes less time than
+    /// [`Object::json`].
+    pub fn json_at_hand(&self) -> Option<Bytes> {
+        match self.packed() {
+            None => Some(self.json()),
+            Some(_) => kept::find(self.state_id()).map(|(json, _)| json),
+        }
+    }
+
+    /// Notes that a client reads this object among few. If another one did so lately, the thread keeps the JSON of a packed object for the
+    /// next.
+    pub fn note_read(&self) {
+        let Some(packed) = self.packed() else { return };
+        let state_id = self.state_id();
+        if kept::is_kept(state_id) || !kept::is_asked_again(state_id) {
+            return;
+        }
+        if let Ok((json, places)) = self.unpack(packed) {
+            kept::keep(state_id, &json, places);
+        }
     }
 
     /// Lends the JSON to `read`, without an allocation for it. A packed object is unpacked into a buffer of the thread. So `read` must not
@@ -384,13 +364,14 @@ impl Object {
     /// If the packed bytes are damaged, this lends what [`Object::json`] returns then.
     pub fn lend(&self, mut read: impl FnMut(&[u8])) {
         let Some(packed) = self.packed() else { return read(self.data()) };
-        let last = LAST_UNPACKED.with_borrow(|last| last.as_ref()?.json_of(self));
-        match last {
-            Some((json, _)) => read(&json),
-            None => packed
-                .unpack(self.key(), &self.resource_version(), |json, _| read(json))
-                .unwrap_or_else(|Damaged| read(self.stand_in().data())),
-        }
+        packed
+            .unpack(self.key(), &self.resource_version(), |json, _| read(json))
+            .unwrap_or_else(|Damaged| read(self.stand_in().data()));
+    }
+
+    fn state_id(&self) -> StateId<'_> {
+        let Head { ref key, version, checksum, json_len: len, .. } = *self.head();
+        StateId { address: self.address(), key, version, checksum, len }
     }
 
     /// Bytes of the JSON.

@@ -17,6 +17,9 @@ const LOOKED_AT_MAX: usize = 400;
 /// Number of objects that are passed in one turn without reading their content.
 const PASSED_MAX: usize = 20_000;
 
+/// Number of objects of a short list, at most.
+const SHORT_MAX: usize = 128;
+
 /// JSON that is hashed in one turn, in bytes: about a millisecond.
 const HASHED_BYTES: usize = 1 << 20;
 
@@ -26,6 +29,8 @@ pub(super) struct Listing {
     matchers: Vec<Matcher>,
     form: Form,
     turns: Arc<Turns>,
+    /// Whether it has so few objects that clients may ask for them again and again.
+    is_short: bool,
     /// How many objects could not be unpacked before it.
     damages: u64,
 }
@@ -69,6 +74,7 @@ impl Listing {
         turns: Arc<Turns>,
     ) -> Self {
         let damages = damages();
+        let is_short = states.iter().map(Candidates::count).sum::<usize>() <= SHORT_MAX;
         let now = Instant::now();
         let matchers = informers.iter().map(|informer| Matcher::once(selection.clone(), &informer.reader));
         let states = informers
@@ -80,6 +86,7 @@ impl Listing {
             matchers: matchers.collect(),
             form: selection.form.clone(),
             turns,
+            is_short,
             damages,
         }
     }
@@ -239,6 +246,9 @@ impl Listing {
                     0 => Ok(Stopped::End),
                     _ => listing.turn(&mut place, &mut |object, _| {
                         let part = listing.form.part_of(object);
+                        if listing.is_short && part.is_none() {
+                            object.note_read();
+                        }
                         writer.object(part.as_ref().unwrap_or(object), &mut frames);
                         left -= 1;
                         left > 0 && frames.remaining() < bytes_max
