@@ -112,7 +112,7 @@ fn measure(
     let reads = if source == "alike" { read(bench, &server)? } else { [f64::NAN; READS.len()] };
     let mut after_changes = f64::NAN;
     if source == "alike" {
-        // Each object changes, in another order than that of the keys, until the journal was filled many times.
+        // Each change is of another object, in another order than that of the keys, until the journal was filled several times.
         let ticks = bench.pick(600, 5);
         let changes = || -> anyhow::Result<f64> { sum("changes") };
         let before = changes()?;

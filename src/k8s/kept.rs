@@ -25,15 +25,15 @@ const PLACES: usize = 1 << PLACES_BITS;
 const PLACES_BITS: u32 = 10;
 
 /// A state of an object. Another object may have its address later, so the rest has to be the same, too.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct StateId<'o> {
     pub(super) address: usize,
-    pub(super) key: &'o Key,
     /// As the object's head has it.
     pub(super) version: u64,
     pub(super) checksum: u32,
     /// Bytes of the JSON.
     pub(super) len: u32,
+    pub(super) key: &'o Key,
 }
 
 /// The JSON of an object that is packed. It does not hold the object, which would hold its dictionary: an idle thread would keep that in
@@ -69,11 +69,6 @@ pub(super) fn find(object: StateId<'_>) -> Option<(Bytes, Places)> {
     KEPT.with_borrow(|kept| kept.find(object))
 }
 
-/// Whether this thread keeps the JSON of an object for longer than until it unpacks another one.
-pub(super) fn is_kept(object: StateId<'_>) -> bool {
-    KEPT.with_borrow(|kept| kept.often.get(&object.address).is_some_and(|one| one.is_of(object)))
-}
-
 /// Keeps what was unpacked last.
 pub(super) fn keep_last(object: StateId<'_>, json: &Bytes, places: Places) {
     if json.len() <= JSON_BYTES_MAX {
@@ -81,28 +76,30 @@ pub(super) fn keep_last(object: StateId<'_>, json: &Bytes, places: Places) {
     }
 }
 
-/// Keeps what is asked for again.
+/// Keeps it until others take its room.
 pub(super) fn keep(object: StateId<'_>, json: &Bytes, places: Places) {
     if json.len() <= JSON_BYTES_MAX {
         KEPT.with_borrow_mut(|kept| kept.keep(Unpacked::new(object, json, places)));
     }
 }
 
-/// Whether this thread was asked for an object lately. Notes that it is asked for now.
-pub(super) fn is_asked_again(object: StateId<'_>) -> bool {
-    KEPT.with_borrow_mut(|kept| kept.is_asked_again(object.address))
+/// Whether an object is to be kept: this thread was asked for it lately, and does not keep it yet. Notes that it is asked for now.
+pub(super) fn is_to_keep(object: StateId<'_>) -> bool {
+    KEPT.with_borrow_mut(|kept| kept.kept(object).is_none() && kept.is_asked_again(object.address))
 }
 
 // === impl Kept ===
 
 impl Kept {
     fn find(&self, object: StateId<'_>) -> Option<(Bytes, Places)> {
-        let last = self.last.as_ref().and_then(|last| last.json_of(object));
-        // Most threads keep nothing else, and then a hash would be computed in vain.
-        last.or_else(|| match self.often.is_empty() {
-            true => None,
-            false => self.often.get(&object.address)?.json_of(object),
-        })
+        let last = self.last.as_ref().filter(|last| last.state_id() == object);
+        let found = last.or_else(|| self.kept(object))?;
+        Some((found.json.clone(), found.places))
+    }
+
+    /// What it keeps of an object beside the last.
+    fn kept(&self, object: StateId<'_>) -> Option<&Unpacked> {
+        self.often.get(&object.address).filter(|kept| kept.state_id() == object)
     }
 
     fn keep(&mut self, unpacked: Unpacked) {
@@ -141,15 +138,9 @@ impl Unpacked {
         Self { address, key: key.clone(), version, checksum, json: json.clone(), places }
     }
 
-    fn is_of(&self, object: StateId<'_>) -> bool {
-        self.address == object.address
-            && (self.checksum, self.json.len()) == (object.checksum, object.len as usize)
-            && (&self.key, self.version) == (object.key, object.version)
-    }
-
-    /// The JSON and the places in it, if it is of this object.
-    fn json_of(&self, object: StateId<'_>) -> Option<(Bytes, Places)> {
-        self.is_of(object).then(|| (self.json.clone(), self.places))
+    fn state_id(&self) -> StateId<'_> {
+        let Self { address, ref key, version, checksum, ref json, .. } = *self;
+        StateId { address, version, checksum, len: json.len() as u32, key }
     }
 }
 

@@ -349,12 +349,10 @@ impl Object {
     /// next.
     pub fn note_read(&self) {
         let Some(packed) = self.packed() else { return };
-        let state_id = self.state_id();
-        if kept::is_kept(state_id) || !kept::is_asked_again(state_id) {
-            return;
-        }
-        if let Ok((json, places)) = self.unpack(packed) {
-            kept::keep(state_id, &json, places);
+        if kept::is_to_keep(self.state_id())
+            && let Ok((json, places)) = self.unpack(packed)
+        {
+            kept::keep(self.state_id(), &json, places);
         }
     }
 
